@@ -1,0 +1,36 @@
+# Everything works on a fresh machine with Python ≥ 3.10 and make; .venv is made when missing or stale.
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: demo test check venv clean
+
+demo: .venv/demo
+	$(BIN)/halo demo
+
+test: .venv/dev
+	$(BIN)/pytest
+
+check: .venv/dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+venv: .venv/dev
+
+clean:
+	rm -rf .venv
+
+$(BIN)/pip:
+	$(PYTHON) -m venv .venv
+
+# torch first and by itself: the pinned version, before another package can ask for a newer one.
+.venv/demo: pyproject.toml constraints.txt | $(BIN)/pip
+	$(INSTALL) torch
+	$(INSTALL) --editable '.[demo]'
+	touch $@
+
+.venv/dev: pyproject.toml constraints.txt | $(BIN)/pip
+	$(INSTALL) torch
+	$(INSTALL) --editable '.[dev]'
+	touch .venv/demo $@

@@ -1,0 +1,55 @@
+"""What may be passed: numbers in a range, names in a table."""
+
+import math
+from collections.abc import Mapping
+from numbers import Real
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def number(
+    what: str,
+    value: object,
+    *,
+    above: float | None = None,
+    at_least: float | None = None,
+    below: float | None = None,
+) -> float:
+    """`value` as a float, or an error that names it and says what is allowed."""
+    bounds = {"above": above, "at least": at_least, "below": below}
+    allowed = " and ".join(f"{word} {bound:g}" for word, bound in bounds.items() if bound is not None)
+    wanted = " ".join(filter(None, ["a finite number", allowed]))
+    if not isinstance(value, Real) or isinstance(value, bool):
+        raise TypeError(f"{what} must be {wanted}; received {_short(value)}")
+    x = float(value)
+    too_low = (above is not None and x <= above) or (at_least is not None and x < at_least)
+    if not math.isfinite(x) or too_low or (below is not None and x >= below):
+        raise ValueError(f"{what} must be {wanted}; received {value!r}")
+    return x
+
+
+def whole(what: str, value: object, *, at_least: int) -> int:
+    """`value` as an int of at least `at_least`, or an error."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < at_least:
+        raise ValueError(f"{what} must be a whole number, at least {at_least}; received {_short(value)}")
+    return value
+
+
+def look_up(kind: str, table: Mapping[str, T], name: object) -> T:
+    """`table[name]`, or an error that lists the names there are.
+
+    >>> look_up("fruit", {"apple": 1}, "aple")
+    Traceback (most recent call last):
+    ...
+    ValueError: unknown fruit 'aple'; known: apple
+    """
+    if not isinstance(name, str) or name not in table:
+        raise ValueError(f"unknown {kind} {name!r}; known: {', '.join(table)}")
+    return table[name]
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    shown = text if len(text) <= 60 else f"{text[:57]}..."
+    return f"{shown} ({type(value).__name__})"

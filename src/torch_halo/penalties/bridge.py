@@ -1,0 +1,106 @@
+"""The bridge penalty |w|^q and its proximal map."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from torch_halo.checks import number
+from torch_halo.penalties.base import Scalar, Separable, soft_threshold
+
+
+@dataclass(frozen=True)
+class Bridge(Separable):
+    """The bridge penalty: Ω = ξ Σ|w_j|^q, q > 0 (q = 1 is the Lasso, q = 2 ridge).
+
+    Frank & Friedman, "A statistical view of some chemometrics regression tools", Technometrics
+    1993. For q < 1 the slope at zero is infinite: the gradient there is taken as 0, and the
+    proximal map is the sound way to train.
+
+    >>> Bridge(xi=1.0, q=0.5).value(torch.tensor([4.0, -9.0]))
+    tensor(5.)
+    """
+
+    xi: float
+    q: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "xi", number("Bridge: xi", self.xi, at_least=0))
+        object.__setattr__(self, "q", number("Bridge: q", self.q, above=0))
+
+    def rho(self, a: Tensor, *lam: Tensor) -> Tensor:
+        # For q < 1 autograd's derivative at 0 is infinite times 0; both branches must avoid it.
+        positive = a > 0
+        return torch.where(positive, self.xi * torch.where(positive, a, 1.0).pow(self.q), 0.0)
+
+    def slopes(self, a: Tensor, *lam: Tensor) -> tuple[Tensor, ...]:
+        return ((self.xi * self.q * a.pow(self.q - 1)).masked_fill(a == 0, 0.0),)
+
+    def shrink(self, a: Tensor, step: Scalar, *lam: Tensor) -> Tensor:
+        tau = torch.as_tensor(step * self.xi, dtype=a.dtype, device=a.device).expand_as(a)
+        if self.q == 1:
+            return soft_threshold(a, tau)
+        if self.q == 2:
+            return a / (1 + 2 * tau)
+        return _shrink_convex(a, tau, self.q) if self.q > 1 else _shrink_concave(a, tau, self.q)
+
+
+def _shrink_concave(a: Tensor, tau: Tensor, q: float) -> Tensor:
+    """q < 1: zero up to a threshold, beyond it the larger root of x − a + τq·x^(q−1).
+
+    At the threshold the root is x̄ = (2τ(1−q))^(1/(2−q)) and costs as much as zero does
+    (Marjanovic & Solo, "On lq optimization and matrix completion", 2012).
+    """
+    least = (2 * tau * (1 - q)).pow(1 / (2 - q))
+    survives = a > least * (2 - q) / (2 * (1 - q))
+    x = torch.where(survives, a, 1.0)
+    if q == 1 / 2:
+        root = _half_root(x, tau)
+    elif q == 2 / 3:
+        root = _two_thirds_root(x, tau)
+    else:
+        # The function is convex and positive at a, right of the root: Newton descends to it.
+        root = _newton(x, x, tau, q)
+    return torch.where(survives, root, 0.0)
+
+
+def _half_root(a: Tensor, tau: Tensor) -> Tensor:
+    """Half-thresholding (Xu et al., "L1/2 regularization", 2012): a cubic in √x, solved by cosine."""
+    angle = torch.arccos((-3 * math.sqrt(3) / 4 * tau * a.pow(-1.5)).clamp(min=-1))
+    return 2 / 3 * a * (1 + torch.cos(2 / 3 * angle))
+
+
+def _two_thirds_root(a: Tensor, tau: Tensor) -> Tensor:
+    """q = 2/3 (Cao et al., "Fast image deconvolution using closed-form thresholding formulas", 2013).
+
+    With x = y³, y⁴ − a·y + 2τ/3 = 0; the resolvent cubic's real root is t², by hyperbolic cosine.
+    """
+    kappa = 8 * tau / 9
+    ratio = a.square() / 2 * kappa.pow(-1.5)
+    t = (2 * kappa.sqrt() * torch.cosh(torch.arccosh(ratio.clamp(min=1)) / 3)).sqrt()
+    y = (t + (2 * a / t - t.square()).clamp(min=0).sqrt()) / 2
+    # No shrinkage, or none that the dtype could show.
+    return torch.where(ratio.isfinite(), y.pow(3), a)
+
+
+def _shrink_convex(a: Tensor, tau: Tensor, q: float) -> Tensor:
+    """q > 1: the only root of x − a + τq·x^(q−1), which is 0 at a = 0 alone."""
+    positive = a > 0
+    y = torch.where(positive, a, 1.0)
+    # For q < 2 the function is concave, and Newton climbs from any point left of the root: here
+    # neither term exceeds a/2. For q > 2 it is convex, and Newton descends from a.
+    left = torch.minimum(y / 2, (y / (2 * q * tau)).pow(1 / (q - 1)))
+    return torch.where(positive, _newton(left if q < 2 else y, y, tau, q), 0.0)
+
+
+def _newton(x: Tensor, a: Tensor, tau: Tensor, q: float) -> Tensor:
+    """Newton's method for x − a + τq·x^(q−1) = 0, all entries at once."""
+    for _ in range(100):
+        value = x - a + tau * q * x.pow(q - 1)
+        slope = 1 + tau * q * (q - 1) * x.pow(q - 2)
+        new = x - value / slope
+        if not bool(((new - x).abs() > torch.finfo(x.dtype).eps * x).any()):
+            return new
+        x = new
+    return x

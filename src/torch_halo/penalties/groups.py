@@ -1,0 +1,259 @@
+"""Penalties on groups of weights: whole output channels, input channels, kernels."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from torch_halo.checks import look_up
+from torch_halo.penalties.base import (
+    Coefficients,
+    Penalty,
+    Scalar,
+    Separable,
+    at_least_float32,
+    magnitude,
+    soft_threshold,
+)
+from torch_halo.penalties.functions import CoefficientFunction, InversePower, evaluate
+from torch_halo.penalties.halo import HALO
+from torch_halo.penalties.lasso import L1
+from torch_halo.weights import Axes, Weight, reduced
+
+GroupName: TypeAlias = Literal["out", "in", "kernel"]
+
+# The channel axes that tell groups apart, from the output and the input axis.
+GROUPS: dict[str, Callable[[int, int], tuple[int, ...]]] = {
+    "out": lambda out, into: (out,),
+    "in": lambda out, into: (into,),
+    "kernel": lambda out, into: (out, into),
+}
+
+
+@dataclass(frozen=True)
+class Partition:
+    """A weight's entries put into groups: sums over each group, kept as axes of length 1."""
+
+    groups: GroupName
+    axes: Axes = Axes()
+
+    def __post_init__(self) -> None:
+        look_up("groups", GROUPS, self.groups)
+
+    def kept(self) -> tuple[int, ...]:
+        """The axes of the weight along which groups differ."""
+        return GROUPS[self.groups](self.axes.out, 1 - self.axes.out)
+
+    def view(self, w: Tensor) -> Tensor:
+        """w, with an axis in front for the convolution's own groups where channels repeat in each."""
+        if w.ndim < 2:
+            raise ValueError(f"groups={self.groups!r} needs weights of two or more axes; received {tuple(w.shape)}")
+        groups = self.axes.conv_groups
+        return w.view(groups, w.shape[0] // groups, *w.shape[1:]) if self._repeats() else w
+
+    def summed(self, w: Tensor) -> tuple[int, ...]:
+        """The axes of `view(w)` that are summed over."""
+        shift = int(self._repeats())
+        kept = {axis + shift for axis in self.kept()} | ({0} if shift else set())
+        return tuple(axis for axis in range(w.ndim + shift) if axis not in kept)
+
+    def sum(self, x: Tensor, w: Tensor) -> Tensor:
+        """Group sums of x, an elementwise result of `view(w)`, over all shards."""
+        dims = self.summed(w)
+        return self.axes.add_shards(x.sum(dims, keepdim=True) if dims else x)
+
+    def ones(self, w: Tensor) -> Tensor:
+        """A one for each group, laid out like w."""
+        ones = torch.ones_like(self.view(w), dtype=at_least_float32(w.dtype), requires_grad=False)
+        dims = self.summed(w)
+        return reduced(ones.amax(dims, keepdim=True)) if dims else ones
+
+    def _repeats(self) -> bool:
+        # Rows (axis 0) are told apart by themselves; the other channel axis starts anew in each
+        # of the convolution's groups.
+        return self.axes.conv_groups > 1 and 0 not in self.kept()
+
+
+def axes_of(weight: Weight, groups: GroupName) -> Axes:
+    """How to read a model's weight: its axes, and its shards where they cut one of its groups."""
+    kept = Partition(groups, weight.axes).kept()
+    return weight.with_shards([axis for axis in range(weight.parameter.ndim) if axis not in kept]).axes
+
+
+@dataclass(frozen=True)
+class Grouped(Penalty):
+    """A penalty on the norms of groups: Ω = inner(‖w_1‖₂, ‖w_2‖₂, …), which empties whole groups.
+
+    `inner` is any elementwise penalty: `Grouped(L1(xi), "out")` is the group Lasso by output
+    channel (without the factor √p_g), `Grouped(MCP(…), "in")` group MCP, `Grouped(HALO(xi), …)`
+    learns a coefficient a group. Yuan & Lin, "Model selection and estimation in regression with
+    grouped variables", JRSS B 2006.
+
+    >>> Grouped(L1(xi=1.0), "out").value(torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
+    tensor(5.)
+    """
+
+    inner: Separable
+    groups: GroupName
+    axes: Axes = field(default=Axes(), kw_only=True, repr=False)  # set by `on`
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.inner, Separable):
+            raise TypeError(f"Grouped: inner must be an elementwise penalty; received {self.inner!r}")
+        look_up("groups", GROUPS, self.groups)
+
+    @property
+    def learned(self) -> bool:
+        return self.inner.learned
+
+    @property
+    def shared(self) -> bool:
+        return self.inner.shared
+
+    @property
+    def copies(self) -> int:
+        return self.axes.copies
+
+    @property
+    def partition(self) -> Partition:
+        """The groups."""
+        return Partition(self.groups, self.axes)
+
+    def on(self, weight: Weight) -> Penalty:
+        return replace(self, axes=axes_of(weight, self.groups))
+
+    def start(self, w: Tensor) -> Coefficients:
+        return self.inner.start(self.partition.ones(w))
+
+    def cost(self, w: Tensor, *lam: Tensor) -> Tensor:
+        return self.inner.rho(self._norms(w), *lam).sum()
+
+    def prior(self, *lam: Tensor) -> Tensor | float:
+        return self.inner.prior(*lam)
+
+    def add_prior_gradients_(self, lam: Coefficients, lam_grads: Coefficients, scale: float = 1.0) -> None:
+        self.inner.add_prior_gradients_(lam, lam_grads, scale)
+
+    def add_gradients_(
+        self,
+        w: Tensor,
+        lam: Coefficients,
+        grad: Tensor,
+        lam_grads: Coefficients = (),
+        scale: Scalar = 1.0,
+        lam_scale: float = 1.0,
+    ) -> None:
+        norms = self._norms(w)
+        slope, *lam_slopes = self.inner.slopes(norms, *lam)
+        # ∂‖w_g‖/∂w = w/‖w_g‖, and 0 for a group of zeros.
+        direction = torch.where(norms > 0, slope / norms, 0.0)
+        self.partition.view(grad).addcmul_(self.partition.view(w), direction * scale)
+        for total, part in zip(lam_grads, lam_slopes, strict=False):
+            total.add_(part.sum_to_size(total.shape), alpha=lam_scale)
+
+    def proximal_map(self, w: Tensor, step: Scalar, *lam: Tensor) -> Tensor:
+        norms = self._norms(w)
+        factor = torch.where(norms > 0, self.inner.shrink(norms, step, *lam) / norms, 0.0)
+        return (self.partition.view(w) * factor).to(w.dtype).reshape(w.shape)
+
+    def _norms(self, w: Tensor) -> Tensor:
+        squares = self.partition.sum(self.partition.view(magnitude(w)).square(), w)
+        positive = squares > 0  # √ has no derivative at 0
+        return torch.where(positive, torch.where(positive, squares, 1.0).sqrt(), 0.0)
+
+
+@dataclass(frozen=True)
+class SHALO(Penalty):
+    """Structured HALO: Ω = ξ Σ_g h(λ_g) Ω_inner(w_g) + ψ Σ_g|λ_g|, a coefficient for each group.
+
+    The paper's appendix. `inner="l1"` is SHALO-1, Ω_inner = Σ_j|w_gj|; `inner="halo"` is SHALO-2,
+    Ω_inner = Σ_j h(λ_gj)|w_gj| + |λ_gj|, with a coefficient for each weight as well (the paper
+    prints another Σ_j around it, which would repeat it p_g times). Coefficients: λ_g, then λ_gj.
+
+    >>> SHALO(xi=1.0).value(torch.tensor([[3.0, 4.0], [0.0, 1.0]]))
+    tensor(10.)
+    """
+
+    xi: float
+    psi: float = None  # type: ignore[assignment]  # xi
+    inner: Literal["l1", "halo"] = "l1"
+    groups: GroupName = "out"
+    h: CoefficientFunction = InversePower(2)
+    axes: Axes = field(default=Axes(), kw_only=True, repr=False)  # set by `on`
+
+    def __post_init__(self) -> None:
+        outer = HALO(self.xi, self.psi, self.h)  # the same fields, checked there
+        object.__setattr__(self, "xi", outer.xi)
+        object.__setattr__(self, "psi", outer.psi)
+        look_up("inner penalty of SHALO", _INNER, self.inner)
+        look_up("groups", GROUPS, self.groups)
+
+    @property
+    def learned(self) -> bool:
+        return True
+
+    @property
+    def copies(self) -> int:
+        return self.axes.copies
+
+    @property
+    def partition(self) -> Partition:
+        """The groups."""
+        return Partition(self.groups, self.axes)
+
+    def on(self, weight: Weight) -> Penalty:
+        return replace(self, axes=axes_of(weight, self.groups))
+
+    def start(self, w: Tensor) -> Coefficients:
+        return (self.partition.ones(w), *self._inner().start(w))
+
+    def cost(self, w: Tensor, *lam: Tensor) -> Tensor:
+        return (self.xi * self.h(lam[0]) * self._sizes(w, *lam[1:])).sum()
+
+    def prior(self, *lam: Tensor) -> Tensor:
+        return self.psi * lam[0].abs().sum()
+
+    def add_gradients_(
+        self,
+        w: Tensor,
+        lam: Coefficients,
+        grad: Tensor,
+        lam_grads: Coefficients = (),
+        scale: Scalar = 1.0,
+        lam_scale: float = 1.0,
+    ) -> None:
+        view = self.partition.view
+        of_group, of_weight = lam[0], lam[1:]
+        h, dh = evaluate(self.h, of_group)
+        slope, *inner_slopes = self._inner().slopes(view(magnitude(w)), *map(view, of_weight))
+        view(grad).addcmul_(self.xi * scale * h * slope, view(w).sign())
+        if not lam_grads:
+            return
+        lam_grads[0].add_(self.xi * dh * self._sizes(w, *of_weight), alpha=lam_scale)
+        for total, part in zip(lam_grads[1:], inner_slopes, strict=True):
+            view(total).add_(self.xi * h * (part + 1), alpha=lam_scale)
+
+    def add_prior_gradients_(self, lam: Coefficients, lam_grads: Coefficients, scale: float = 1.0) -> None:
+        lam_grads[0].add_(scale * self.psi)  # λ > 0, as in HALO
+
+    def proximal_map(self, w: Tensor, step: Scalar, *lam: Tensor) -> Tensor:
+        view = self.partition.view
+        slope, *_ = self._inner().slopes(view(magnitude(w)), *map(view, lam[1:]))
+        shrunk = soft_threshold(view(magnitude(w)), step * self.xi * self.h(lam[0]) * slope)
+        return w.sign() * shrunk.to(w.dtype).reshape(w.shape)
+
+    def _inner(self) -> Separable:
+        return HALO(1.0, 1.0, self.h) if self.inner == "halo" else L1(1.0)
+
+    def _sizes(self, w: Tensor, *of_weight: Tensor) -> Tensor:
+        """Ω_inner of each group."""
+        view = self.partition.view
+        parts = self._inner().rho(view(magnitude(w)), *map(view, of_weight))
+        for lam in of_weight:
+            parts = parts + view(lam).abs()
+        return self.partition.sum(parts, w)
+
+
+_INNER = {"l1": "SHALO-1", "halo": "SHALO-2"}

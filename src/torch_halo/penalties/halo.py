@@ -1,0 +1,120 @@
+"""Penalties that learn their coefficients: HALO, one λ per weight, and SWS, one λ for all."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from torch_halo.checks import number
+from torch_halo.penalties.base import (
+    Coefficients,
+    Scalar,
+    Separable,
+    at_least_float32,
+    soft_threshold,
+)
+from torch_halo.penalties.functions import CoefficientFunction, InversePower, evaluate
+
+
+@dataclass(frozen=True)
+class HALO(Separable):
+    """The hierarchical adaptive Lasso: Ω = ξ Σ h(λ_j)|w_j| + ψ Σ|λ_j|.
+
+    Seto, Wells, Zhang, "HALO: Learning to Prune Neural Networks with Shrinkage", SDM 2021. `psi`
+    defaults to `xi`, as in all of the paper's experiments. `h` is 1/λ² unless another is given:
+    any callable of λ, whose derivative is found by autograd unless it has `with_derivative`.
+
+    For fixed w and h = 1/λ^k the best coefficient is λ* = (kξ|w|/ψ)^(1/(k+1)): it rises with |w|,
+    so that large weights go free.
+
+    >>> HALO(xi=0.5).value(torch.tensor([1.0, -3.0]), torch.tensor([1.0, 2.0]))
+    tensor(2.3750)
+    """
+
+    xi: float = "auto"  # type: ignore[assignment]  # a number, until a target sparsity can set it
+    psi: float = None  # type: ignore[assignment]  # xi
+    h: CoefficientFunction = InversePower(2)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.xi, str):
+            raise ValueError(f"HALO: xi must be a number, e.g. HALO(xi=1e-6); received {self.xi!r}")
+        object.__setattr__(self, "xi", number("HALO: xi", self.xi, at_least=0))
+        psi = self.xi if self.psi is None else self.psi
+        object.__setattr__(self, "psi", number("HALO: psi", psi, at_least=0))
+        if not callable(self.h):
+            raise TypeError(f"HALO: h must be a callable of λ; received {self.h!r}")
+
+    @property
+    def learned(self) -> bool:
+        return True
+
+    def rho(self, a: Tensor, *lam: Tensor) -> Tensor:
+        return self.xi * self.h(*lam) * a
+
+    def slopes(self, a: Tensor, *lam: Tensor) -> tuple[Tensor, ...]:
+        h, dh = evaluate(self.h, *lam)
+        return self.xi * h, self.xi * dh * a
+
+    def prior(self, *lam: Tensor) -> Tensor:
+        return self.psi * lam[0].abs().sum()
+
+    def add_prior_gradients_(self, lam: Coefficients, lam_grads: Coefficients, scale: float = 1.0) -> None:
+        # λ > 0 (Shrinkage's floor), so |λ|′ = 1.
+        lam_grads[0].add_(scale * self.psi)
+
+    def shrink(self, a: Tensor, step: Scalar, *lam: Tensor) -> Tensor:
+        return soft_threshold(a, step * self.xi * self.h(*lam))
+
+    def start(self, w: Tensor) -> Coefficients:
+        return (torch.ones_like(w, dtype=at_least_float32(w.dtype), requires_grad=False),)
+
+
+@dataclass(frozen=True)
+class SWS(Separable):
+    """One learned coefficient for the whole network: Ω = ξ h(λ) Σ|w_j| + ψλ², h = 1/λ².
+
+    The paper's comparison after Strawderman, Wells, Schifano, "Hierarchical Bayes, maximum a
+    posteriori estimators, and minimax concave penalized likelihood estimation", 2013. ψλ² counts
+    once for the model. `psi` defaults to `xi`.
+
+    >>> SWS(xi=0.5).value(torch.tensor([1.0, -3.0]), torch.tensor(2.0))
+    tensor(2.5000)
+    """
+
+    xi: float
+    psi: float = None  # type: ignore[assignment]  # xi
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "xi", number("SWS: xi", self.xi, at_least=0))
+        psi = self.xi if self.psi is None else self.psi
+        object.__setattr__(self, "psi", number("SWS: psi", psi, at_least=0))
+
+    @property
+    def learned(self) -> bool:
+        return True
+
+    @property
+    def shared(self) -> bool:
+        return True
+
+    def rho(self, a: Tensor, *lam: Tensor) -> Tensor:
+        return self.xi * _INVERSE_SQUARE(*lam) * a
+
+    def slopes(self, a: Tensor, *lam: Tensor) -> tuple[Tensor, ...]:
+        h, dh = _INVERSE_SQUARE.with_derivative(*lam)
+        return self.xi * h, self.xi * dh * a
+
+    def prior(self, *lam: Tensor) -> Tensor:
+        return self.psi * lam[0].square().sum()
+
+    def add_prior_gradients_(self, lam: Coefficients, lam_grads: Coefficients, scale: float = 1.0) -> None:
+        lam_grads[0].add_(lam[0], alpha=2 * scale * self.psi)
+
+    def shrink(self, a: Tensor, step: Scalar, *lam: Tensor) -> Tensor:
+        return soft_threshold(a, step * self.xi * _INVERSE_SQUARE(*lam))
+
+    def start(self, w: Tensor) -> Coefficients:
+        return (torch.ones((), dtype=at_least_float32(w.dtype), device=w.device),)
+
+
+_INVERSE_SQUARE = InversePower(2)
