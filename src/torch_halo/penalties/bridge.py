@@ -62,7 +62,7 @@ def _shrink_concave(a: Tensor, tau: Tensor, q: float) -> Tensor:
     else:
         # The function is convex and positive at a, right of the root: Newton descends to it.
         root = _newton(x, x, tau, q)
-    return torch.where(survives, root, 0.0)
+    return torch.where(survives, torch.minimum(root, x), 0.0)  # rounding must not let a weight grow
 
 
 def _half_root(a: Tensor, tau: Tensor) -> Tensor:

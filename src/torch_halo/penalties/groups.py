@@ -68,7 +68,7 @@ class Partition:
         """A one for each group, laid out like w."""
         ones = torch.ones_like(self.view(w), dtype=at_least_float32(w.dtype), requires_grad=False)
         dims = self.summed(w)
-        return reduced(ones.amax(dims, keepdim=True)) if dims else ones
+        return reduced(ones.sum(dims, keepdim=True)).fill_(1.0) if dims else ones
 
     def _repeats(self) -> bool:
         # Rows (axis 0) are told apart by themselves; the other channel axis starts anew in each
