@@ -20,7 +20,7 @@ PENALTIES = [
 ]
 DDP = [(penalty, make) for penalty in PENALTIES[:3] for make in ("sgd", "adamw")]
 FSDP = [(PENALTIES[0], "adamw"), *((penalty, "sgd") for penalty in PENALTIES)]
-SAVED = [(PENALTIES[i], make) for i in (0, 2, 4) for make in ("sgd", "adamw")]
+SAVED = [(PENALTIES[i], make) for i in (0, 2, 4) for make in ("sgd", "sgd-plain", "adamw")]
 
 
 def case(value):

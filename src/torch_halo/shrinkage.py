@@ -4,6 +4,7 @@ import gc
 import warnings
 import weakref
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
@@ -148,9 +149,15 @@ class Shrinkage:
 
     def _store(self, optimizer: Optimizer) -> None:
         """Put λ beside the optimizer's own state, after it has made that (Adam tests whether it is empty)."""
+        if not self.penalty.learned:
+            return
         for attached in self._attached:
             if attached.weight.parameter.grad is not None:
                 optimizer.state[attached.weight.parameter].update(attached.entries())
+        # Distributed checkpoints want all parameters to have an entry if one has, be it empty.
+        for p in chain.from_iterable(group["params"] for group in optimizer.param_groups):
+            if p.requires_grad:
+                optimizer.state.setdefault(p, {})
 
     def _before_load(self, optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
         self._loading = saved_states(optimizer, state_dict)
