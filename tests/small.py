@@ -8,9 +8,7 @@ from torch.nn import functional as F
 def network(dtype=torch.float64, seed=0):
     """A convolution and a linear layer, with batch norm and biases in between."""
     torch.manual_seed(seed)
-    net = nn.Sequential(
-        nn.Conv2d(2, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 16, 3)
-    )
+    net = nn.Sequential(nn.Conv2d(2, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 16, 3))
     return net.to(dtype)
 
 
@@ -44,4 +42,6 @@ def state(model):
 
 
 def assert_same(model, other, **tolerance):
-    torch.testing.assert_close(dict(model.state_dict()), dict(other.state_dict()), **{"rtol": 0, "atol": 0, **tolerance})
+    torch.testing.assert_close(
+        dict(model.state_dict()), dict(other.state_dict()), **{"rtol": 0, "atol": 0, **tolerance}
+    )

@@ -45,7 +45,7 @@ def imports():
                 continue
             for name in names:
                 if name == "torch_halo" or name.startswith("torch_halo."):
-                    yield path, room, (name.split(".") + ["__init__"])[1]
+                    yield path, room, [*name.split("."), "__init__"][1]
 
 
 def allowed(room, used):

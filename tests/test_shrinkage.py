@@ -395,11 +395,12 @@ def test_a_number_that_is_not_finite_stops_the_training(what):
             model[4].weight[0, 0] = math.nan
     train(model, optimizer, [] if what == "weight" else batches(1))
     shrink.coefficients["4.weight"][0, 0] = {"weight": 1.0, "coefficient λ": math.nan, "penalty": 1e-160}[what]
+    for p in model.parameters():
+        p.grad = torch.zeros_like(p)
+    if what == "weight":
+        optimizer.step()
     with pytest.raises(FloatingPointError, match=rf"4\.weight: the {what} is not finite at step 50"):
-        for _ in range(10):
-            for p in model.parameters():
-                p.grad = torch.zeros_like(p)
-            optimizer.step()
+        optimizer.step()
     assert optimizer.param_groups[0]["halo_step"] == 50
 
 

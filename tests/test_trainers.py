@@ -29,7 +29,9 @@ def plain(make, accumulate=1, clip=None):
     return model, shrink
 
 
-@pytest.mark.parametrize("options", [{}, {"accumulate_grad_batches": 3, "gradient_clip_val": 0.5}], ids=["plain", "clip"])
+@pytest.mark.parametrize(
+    "options", [{}, {"accumulate_grad_batches": 3, "gradient_clip_val": 0.5}], ids=["plain", "clip"]
+)
 @pytest.mark.parametrize("make", [sgd, adamw])
 def test_lightning(make, options, tmp_path):
     with warnings.catch_warnings():

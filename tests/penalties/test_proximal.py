@@ -51,9 +51,7 @@ def test_group_map_shrinks_each_norm_and_keeps_directions(inner, groups):
 
 def test_group_soft_threshold_by_hand():
     w = torch.tensor([[3.0, 4.0], [0.3, 0.4]])
-    torch.testing.assert_close(
-        th.Grouped(th.L1(1.0), "out").proximal(w, 1.0), torch.tensor([[2.4, 3.2], [0.0, 0.0]])
-    )
+    torch.testing.assert_close(th.Grouped(th.L1(1.0), "out").proximal(w, 1.0), torch.tensor([[2.4, 3.2], [0.0, 0.0]]))
 
 
 def test_steps_that_have_no_map_are_refused():

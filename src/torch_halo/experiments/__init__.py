@@ -1,0 +1,1 @@
+"""Experiments: named lists of runs, and what came out of them."""
