@@ -36,6 +36,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     demo.add_argument("--seeds", type=_positive, default=3, help="networks to average, for each method")
     demo.add_argument("--out", type=Path, default=Path("halo-demo.html"), help="the page to write")
+    demo.add_argument("--json", type=Path, help="also write the figures as data")
     demo.set_defaults(run=_demo)
     return parser
 
@@ -55,16 +56,20 @@ def _demo(options: argparse.Namespace) -> int:
         from rich.table import Table
     except ImportError as error:
         raise ImportError(f"the demo needs {error.name}: pip install 'torch-halo[demo]'") from error
-    from torch_halo.experiments.demo import run_count, run_demo
+    from torch_halo.experiments.demo import as_json, run_count, run_demo
     from torch_halo.report import demo_html, demo_table
 
-    _check_writable(options.out)
+    for path in filter(None, (options.out, options.json)):
+        _check_writable(path)
     console, start = Console(), time.perf_counter()
-    with Progress(console=console) as progress:
-        task = progress.add_task("training", total=run_count(options.seeds))
+    total = run_count(options.seeds)
+    with Progress(console=console, disable=not console.is_terminal) as progress:
+        task = progress.add_task("training", total=total)
 
         def done(what: str) -> None:
             progress.update(task, advance=1, description=f"trained {what}")
+            if not console.is_terminal:  # a log wants lines
+                print(f"trained {what} ({progress.tasks[0].completed:.0f} of {total})", flush=True)
 
         rows = run_demo(options.seeds, done=done)
     header, body = demo_table(rows)
@@ -76,6 +81,8 @@ def _demo(options: argparse.Namespace) -> int:
     console.print(table)
     seconds = time.perf_counter() - start
     write_whole(options.out, demo_html(rows, seconds))
+    if options.json:
+        write_whole(options.json, as_json(rows))
     console.print(f"{seconds:.0f} s. The page: {options.out}", highlight=False)
     return 0
 
@@ -83,7 +90,7 @@ def _demo(options: argparse.Namespace) -> int:
 def _check_writable(path: Path) -> None:
     """Say so now, not after a minute of training."""
     if path.is_dir():
-        raise OSError(f"{path} is a directory; --out must name a file")
+        raise OSError(f"{path} is a directory; a file is needed")
     if not os.access(path.parent, os.W_OK):
         raise OSError(f"cannot write {path}: {path.parent} is not a writable directory")
 

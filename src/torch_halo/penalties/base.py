@@ -117,7 +117,9 @@ class Separable(Penalty):
         lam_scale: float = 1.0,
     ) -> None:
         slope, *lam_slopes = self.slopes(magnitude(w), *lam)
-        grad.addcmul_(slope * scale, w.sign())
+        if isinstance(scale, Tensor):
+            slope, scale = slope * scale, 1.0
+        grad.addcmul_(slope, w.sign(), value=scale)
         for total, part in zip(lam_grads, lam_slopes, strict=False):
             total.add_(part.sum_to_size(total.shape), alpha=lam_scale)
 

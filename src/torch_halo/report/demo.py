@@ -40,7 +40,18 @@ def _draw_curves(axes: "Axes", rows: list[Row]) -> None:
     places = range(len(SPARSITIES))
     for row in rows:
         means, spreads = zip(*row.accuracies(), strict=True)
-        axes.errorbar(places, means, spreads, label=row.method, color=COLOURS[row.method], marker="o", capsize=3)
+        thick = 2 if row.method == "L1" else 1  # else HALO would hide it
+        axes.errorbar(
+            places,
+            means,
+            spreads,
+            label=row.method,
+            color=COLOURS[row.method],
+            marker="o",
+            capsize=3,
+            linewidth=2 * thick,
+            markersize=5 * thick,
+        )
     axes.set_xticks(places, [f"{level:.0%}" for level in SPARSITIES])
     axes.set(xlabel="sparsity", ylabel="test accuracy, %", title="Pruned once, no fine-tuning", ylim=(0, 102))
     axes.legend(loc="lower left", frameon=False)

@@ -1,0 +1,51 @@
+"""Every snippet of the README runs, and so do the examples and the benchmark."""
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import torch_halo as th
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_the_readmes_snippets_run_in_order(capsys):
+    snippets = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert len(snippets) == 2
+    names = {}
+    for snippet in snippets:
+        exec(snippet, names)
+    assert "total" in capsys.readouterr().out
+    assert abs(names["masks"].sparsity - 0.95) < 1e-3
+
+
+def test_the_readmes_links_lead_somewhere():
+    links = re.findall(r"\]\(((?!http)[^)]+)\)", (ROOT / "README.md").read_text())
+    assert len(links) > 8
+    assert all((ROOT / link).exists() for link in links)
+
+
+@pytest.mark.filterwarnings("ignore:.*would have lost every weight")  # two epochs are few
+@pytest.mark.parametrize("name", ["plain_loop", "mixed_precision", "transformer"])
+def test_examples(name, capsys):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "examples" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    model = module.main(epochs=2)
+    assert th.sparsity(model, select="!head" if name == "transformer" else None).sparsity == pytest.approx(
+        0.95, abs=1e-3
+    )
+    assert "%" in capsys.readouterr().out
+
+
+def test_every_example_is_tested():
+    assert {path.stem for path in (ROOT / "examples").glob("*.py")} == {"plain_loop", "mixed_precision", "transformer"}
+
+
+def test_the_benchmark_prints_ratios():
+    command = [sys.executable, str(ROOT / "benchmarks/overhead.py"), "--help"]
+    assert "--rounds" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
