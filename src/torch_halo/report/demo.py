@@ -15,10 +15,11 @@ COLOURS = {"dense": "#767676", "L1": "#d9822b", "HALO": "#2458a6"}
 def demo_table(rows: list[Row]) -> tuple[list[str], list[list[str]]]:
     """Header and rows: the method, the strength chosen, accuracy at each sparsity."""
     header = ["method", "strength", *(f"{level:.0%}" for level in SPARSITIES)]
-    body = [
-        [row.method, f"{row.strength:g}" if row.strength else "", *(f"{a:.1f} ± {s:.1f}" for a, s in row.accuracies())]
-        for row in rows
-    ]
+    body = []
+    for row in rows:
+        alone = len(row.runs) == 1  # one network has no spread
+        cells = [f"{mean:.1f}" if alone else f"{mean:.1f} ± {spread:.1f}" for mean, spread in row.accuracies()]
+        body.append([row.method, f"{row.strength:g}" if row.strength else "", *cells])
     return header, body
 
 
