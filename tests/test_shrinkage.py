@@ -344,6 +344,18 @@ def test_groups_are_the_layers_channels(layer, channels, groups):
         assert not layer(x).any()
 
 
+def test_a_model_cast_after_attaching_takes_lambda_along():
+    model = network(torch.float32)
+    optimizer = sgd(model)
+    shrink = th.Shrinkage(model, th.HALO(1e-3), optimizer)
+    train(model, optimizer, batches(2, torch.float32))
+    model.double()
+    optimizer.load_state_dict(optimizer.state_dict())  # as torch wants it, for its own momentum
+    train(model, optimizer, batches(2))
+    assert all(lam.dtype == torch.float64 for lam in shrink.coefficients.values())
+    assert optimizer.state[model[0].weight]["halo_coefficient"] is shrink.coefficients["0.weight"]
+
+
 def test_a_second_shrinkage_on_the_same_parameters_is_refused():
     model = network()
     optimizer = sgd(model)

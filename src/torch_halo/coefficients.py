@@ -99,11 +99,11 @@ class Attached:
             yield w[part], grad[part], _cut(lam, part), _cut(momentum, part)
 
     def follow(self) -> None:
-        """Bring λ to its weight's device."""
-        device = self.weight.parameter.device
-        if any(part.device != device for part in self.lam):
-            self.lam = tuple(part.to(device) for part in self.lam)
-            self.momentum = tuple(part.to(device) for part in self.momentum)
+        """Bring λ to its weight's device and dtype, if the model was moved or cast."""
+        like = self.weight.parameter.device, at_least_float32(self.weight.parameter.dtype)
+        if any((part.device, part.dtype) != like for part in self.lam):
+            self.lam = tuple(part.to(*like) for part in self.lam)
+            self.momentum = tuple(part.to(*like) for part in self.momentum)
 
     def entries(self) -> dict[str, Tensor]:
         """What goes into the optimizer's state of this weight."""

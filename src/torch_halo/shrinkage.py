@@ -151,13 +151,12 @@ class Shrinkage:
         """Put λ beside the optimizer's own state, after it has made that (Adam tests whether it is empty)."""
         if not self.penalty.learned:
             return
-        for attached in self._attached:
-            if attached.weight.parameter.grad is not None:
-                optimizer.state[attached.weight.parameter].update(attached.entries())
-        # Distributed checkpoints want all parameters to have an entry if one has, be it empty.
         for p in chain.from_iterable(group["params"] for group in optimizer.param_groups):
-            if p.requires_grad:
-                optimizer.state.setdefault(p, {})
+            if p.grad is not None:
+                # Distributed checkpoints want all parameters to have an entry if one has, be it empty.
+                entry = optimizer.state.setdefault(p, {})
+                if id(p) in self._by_id:
+                    entry.update(self._by_id[id(p)].entries())
 
     def _before_load(self, optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
         self._loading = saved_states(optimizer, state_dict)
@@ -234,7 +233,7 @@ class Shrinkage:
         members[0].move_shared_(torch.stack(totals).sum(), rates)
 
     def _follow_model(self) -> None:
-        """Bring λ to the weights' devices, if the model was moved."""
+        """Bring λ to the weights' device and dtype, if the model was moved or cast."""
         for attached in self._attached:
             attached.follow()
         self._share()
