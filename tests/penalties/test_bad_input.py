@@ -49,6 +49,7 @@ def test_psi(make):
         (lambda: th.HALO("auto"), "xi must be a number"),
         (lambda: th.HALO(0.1, h=3), "h must be a callable of λ; received 3"),
         (lambda: th.Grouped(th.SHALO(0.1), "out"), "inner must be an elementwise penalty"),
+        (lambda: th.Grouped(th.WeightedL1(0.1, {}), "out"), "inner must be an elementwise penalty other than"),
         (lambda: th.Grouped(th.L1(0.1), "row"), "unknown groups 'row'; known: out, in, kernel"),
         (lambda: th.SHALO(0.1, groups="row"), "unknown groups 'row'; known: out, in, kernel"),
         (lambda: th.SHALO(0.1, inner="l2"), "unknown inner penalty of SHALO 'l2'; known: l1, halo"),

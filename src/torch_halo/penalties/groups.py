@@ -19,7 +19,7 @@ from torch_halo.penalties.base import (
 )
 from torch_halo.penalties.functions import CoefficientFunction, InversePower, evaluate
 from torch_halo.penalties.halo import HALO
-from torch_halo.penalties.lasso import L1
+from torch_halo.penalties.lasso import L1, WeightedL1
 from torch_halo.weights import Axes, Weight, reduced
 
 GroupName: TypeAlias = Literal["out", "in", "kernel"]
@@ -76,14 +76,29 @@ class Partition:
         return self.axes.conv_groups > 1 and 0 not in self.kept()
 
 
-def axes_of(weight: Weight, groups: GroupName) -> Axes:
-    """How to read a model's weight: its axes, and its shards where they cut one of its groups."""
-    kept = Partition(groups, weight.axes).kept()
-    return weight.with_shards([axis for axis in range(weight.parameter.ndim) if axis not in kept]).axes
+class OverGroups(Penalty):
+    """A penalty on groups of weights; `on` tells it how to read a model's weight."""
+
+    groups: GroupName
+    axes: Axes
+
+    @property
+    def copies(self) -> int:
+        return self.axes.copies
+
+    @property
+    def partition(self) -> Partition:
+        """The groups."""
+        return Partition(self.groups, self.axes)
+
+    def on(self, weight: Weight) -> Penalty:
+        kept = Partition(self.groups, weight.axes).kept()
+        cut = [axis for axis in range(weight.parameter.ndim) if axis not in kept]
+        return replace(self, axes=weight.with_shards(cut).axes)  # type: ignore[type-var]  # a dataclass below
 
 
 @dataclass(frozen=True)
-class Grouped(Penalty):
+class Grouped(OverGroups):
     """A penalty on the norms of groups: Ω = inner(‖w_1‖₂, ‖w_2‖₂, …), which empties whole groups.
 
     `inner` is any elementwise penalty: `Grouped(L1(xi), "out")` is the group Lasso by output
@@ -100,8 +115,11 @@ class Grouped(Penalty):
     axes: Axes = field(default=Axes(), kw_only=True, repr=False)  # set by `on`
 
     def __post_init__(self) -> None:
-        if not isinstance(self.inner, Separable):
-            raise TypeError(f"Grouped: inner must be an elementwise penalty; received {self.inner!r}")
+        if not isinstance(self.inner, Separable) or isinstance(self.inner, WeightedL1):
+            raise TypeError(
+                "Grouped: inner must be an elementwise penalty other than WeightedL1 (whose coefficients are of "
+                f"single weights, not of groups); received {self.inner!r}"
+            )
         look_up("groups", GROUPS, self.groups)
 
     @property
@@ -111,18 +129,6 @@ class Grouped(Penalty):
     @property
     def shared(self) -> bool:
         return self.inner.shared
-
-    @property
-    def copies(self) -> int:
-        return self.axes.copies
-
-    @property
-    def partition(self) -> Partition:
-        """The groups."""
-        return Partition(self.groups, self.axes)
-
-    def on(self, weight: Weight) -> Penalty:
-        return replace(self, axes=axes_of(weight, self.groups))
 
     def start(self, w: Tensor) -> Coefficients:
         return self.inner.start(self.partition.ones(w))
@@ -165,7 +171,7 @@ class Grouped(Penalty):
 
 
 @dataclass(frozen=True)
-class SHALO(Penalty):
+class SHALO(OverGroups):
     """Structured HALO: Ω = ξ Σ_g h(λ_g) Ω_inner(w_g) + ψ Σ_g|λ_g|, a coefficient for each group.
 
     The paper's appendix. `inner="l1"` is SHALO-1, Ω_inner = Σ_j|w_gj|; `inner="halo"` is SHALO-2,
@@ -193,18 +199,6 @@ class SHALO(Penalty):
     @property
     def learned(self) -> bool:
         return True
-
-    @property
-    def copies(self) -> int:
-        return self.axes.copies
-
-    @property
-    def partition(self) -> Partition:
-        """The groups."""
-        return Partition(self.groups, self.axes)
-
-    def on(self, weight: Weight) -> Penalty:
-        return replace(self, axes=axes_of(weight, self.groups))
 
     def start(self, w: Tensor) -> Coefficients:
         return (self.partition.ones(w), *self._inner().start(w))
