@@ -158,3 +158,28 @@ def fsdp_not_finite(rank, world):
     except ValueError as error:
         return str(error)
     return ""
+
+
+def fsdp_stops_together(rank, world):
+    """A shard of one process gets a number that is not finite; both must stop."""
+    model = sharded()
+    optimizer = sgd(model)
+    th.Shrinkage(model, th.HALO(1e-3), optimizer)
+    with torch.no_grad():
+        if rank == 1:
+            model[3].weight.to_local()[0, 0] = torch.nan
+    try:
+        train(model, optimizer, batches(1), rank, world)
+    except FloatingPointError as error:
+        return str(error)
+    return ""
+
+
+def fsdp_whole_masks(rank, world):
+    """Masks of a model on one process, applied to the sharded one."""
+    masks = th.prune_(net(), sparsity=0.5)
+    model = sharded()
+    again = th.Masks(masks.state_dict()).apply_(model)
+    again.hold(sgd(model))
+    zeros = {name: whole(p.detach()) == 0 for name, p in model.named_parameters() if name in masks}
+    return again.sparsity == masks.sparsity and all(torch.equal(zeros[name], ~masks[name]) for name in masks)

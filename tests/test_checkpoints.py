@@ -196,3 +196,59 @@ def test_attaching_in_the_middle_of_a_training_starts_anew():
     assert float(shrink.coefficients["0.weight"].min()) == 1.0
     train(model, optimizer, batches(3))
     assert float(shrink.coefficients["0.weight"].min()) < 1.0
+
+
+def test_a_state_of_an_l1_run_is_refused_even_by_an_optimizer_without_state():
+    model, optimizer, _ = started(OPTIMIZERS["sgd-plain"], th.L1(1e-3))
+    train(model, optimizer, batches(2))
+    _, other, _ = started(OPTIMIZERS["sgd-plain"], th.HALO(1e-3))
+    with pytest.raises(ValueError, match="the optimizer state lacks λ: it was saved with a penalty that learns none"):
+        other.load_state_dict(optimizer.state_dict())
+
+
+def test_a_state_of_a_halo_run_under_l1_forgets_lambda():
+    model, optimizer, _ = started(OPTIMIZERS["sgd"], th.HALO(1e-3))
+    train(model, optimizer, batches(2))
+    _, other, _ = started(OPTIMIZERS["sgd"], th.L1(1e-3))
+    other.load_state_dict(optimizer.state_dict())
+    assert all(set(entry) == {"momentum_buffer"} for entry in other.state.values())
+
+
+def test_adagrads_state_before_the_first_step():
+    model, optimizer, _ = started(OPTIMIZERS["adagrad"], th.HALO(1e-3))
+    optimizer.load_state_dict(optimizer.state_dict())
+    plain = OPTIMIZERS["adagrad"](network().parameters())
+    optimizer.load_state_dict(plain.state_dict())
+    train(model, optimizer, batches(2))
+
+
+def test_a_state_saved_right_after_attaching_in_the_middle():
+    model = network()
+    optimizer = adamw(model)
+    train(model, optimizer, batches(1))
+    th.Shrinkage(model, th.HALO(1e-3), optimizer)
+    optimizer.load_state_dict(optimizer.state_dict())
+
+
+@pytest.mark.parametrize("order", ["attach, load", "load, attach"])
+def test_sws_resumes_when_a_weight_has_never_had_a_gradient(order):
+    def build():
+        model = torch.nn.ModuleDict({"used": torch.nn.Linear(4, 3), "unused": torch.nn.Linear(3, 3)})
+        return model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+    model, optimizer = build()
+    shrink = th.Shrinkage(model, th.SWS(1e-2), optimizer)
+    for _ in range(20):
+        optimizer.zero_grad()
+        model["used"](torch.ones(2, 4)).square().sum().backward()
+        optimizer.step()
+    lam = float(shrink.coefficients["used.weight"])
+    assert lam != 1.0
+    again, other = build()
+    if order == "attach, load":
+        resumed_ = th.Shrinkage(again, th.SWS(1e-2), other)
+        other.load_state_dict(optimizer.state_dict())
+    else:
+        other.load_state_dict(optimizer.state_dict())
+        resumed_ = th.Shrinkage(again, th.SWS(1e-2), other)
+    assert {float(part) for part in resumed_.coefficients.values()} == {lam}

@@ -36,6 +36,7 @@ def results(tmp_path_factory):
     jobs += [(("saved", i), "fsdp_checkpoint", (*SAVED[i], f"{folder}/saved{i}")) for i in range(len(SAVED))]
     jobs += [("ties", "fsdp", (PENALTIES[0], "sgd", 0.985, True))]
     jobs += [("refused", "fsdp_refuses", ()), ("not finite", "fsdp_not_finite", ())]
+    jobs += [("stops", "fsdp_stops_together", ()), ("whole masks", "fsdp_whole_masks", ())]
     mp.spawn(run, (2, str(folder), jobs), nprocs=2)
     both = [torch.load(folder / f"result.{rank}", weights_only=False) for rank in range(2)]
     return {key: (both[0][key], both[1][key]) for key in both[0]}
@@ -83,3 +84,12 @@ def test_what_cannot_be_sharded_says_so(results):
 
 def test_all_processes_learn_of_a_weight_that_is_not_finite(results):
     assert results["not finite"] == ("cannot prune: 3.weight has weights that are not finite",) * 2
+
+
+def test_all_processes_stop_for_a_number_that_is_not_finite(results):
+    for message in results["stops"]:
+        assert message.startswith("3.weight: the weight is not finite at step 0")
+
+
+def test_whole_masks_fit_a_sharded_model(results):
+    assert results["whole masks"] == (True, True)

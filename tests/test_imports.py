@@ -12,7 +12,7 @@ ROOT = Path(torch_halo.__file__).parent
 ROOMS = [
     {"checks", "weights"},
     {"penalties", "selection", "models", "data"},
-    {"hooks", "coefficients", "ranking", "shrinkage", "masks", "pruning", "figures", "recalibration"},
+    {"hooks", "coefficients", "state", "ranking", "shrinkage", "masks", "pruning", "figures", "recalibration"},
     {"training"},
     {"methods"},
     {"experiments"},
@@ -21,7 +21,7 @@ ROOMS = [
 ]
 SIDE = {"analysis", "deployment", "integrations", "linear"}  # may use what is left of training
 # Files of one room, in the order in which they may use each other.
-ORDER = ["hooks", "coefficients", "ranking", "masks", "pruning", "shrinkage", "figures", "recalibration"]
+ORDER = ["hooks", "coefficients", "state", "ranking", "masks", "pruning", "shrinkage", "figures", "recalibration"]
 
 
 def place(room):

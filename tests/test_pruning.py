@@ -105,13 +105,32 @@ def test_sparing_one_layer_may_endanger_another():
     assert [int(mask.sum()) for mask in masks.values()] == [1, 1, 1]
 
 
-def test_a_sparsity_that_leaves_less_than_one_a_layer():
+def test_a_sparsity_that_leaves_less_than_one_a_layer_leaves_one():
     model = layers([[1.0, 2.0]], [[3.0, 4.0]], [[5.0, 6.0]])
-    before = [p.clone() for p in model.parameters()]
-    with pytest.raises(ValueError, match=r"leaves 1 of 6 weights, fewer than one for each of the 3 layers"):
-        th.prune_(model, sparsity=0.85)
-    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+    with pytest.warns(UserWarning, match=r"0\.weight, 1\.weight, 2\.weight would have lost every weight"):
+        assert th.prune_(model, sparsity=0.85).sparsity == 0.5
     assert th.prune_(model, sparsity=0.85, allow_empty=True).sparsity == pytest.approx(5 / 6)
+    small = nn.Sequential(nn.Linear(8, 10), nn.Linear(10, 1))
+    with pytest.warns(UserWarning, match=r"^1\.weight would have lost"):
+        masks = th.prune_(small, 0.95, scope="layer")
+    assert [int(mask.sum()) for mask in masks.values()] == [4, 1]
+
+
+def test_the_floor_in_channels_last():
+    model = nn.Sequential(nn.Conv2d(8, 8, 3), nn.Conv2d(8, 8, 3)).to(memory_format=torch.channels_last)
+    with torch.no_grad():
+        model[0].weight.mul_(1e-3)
+    largest = model[0].weight.detach().abs().max()
+    with pytest.warns(UserWarning, match=r"^0\.weight would have lost"):
+        assert th.prune_(model, 0.6).sparsity == round(0.6 * 1152) / 1152
+    assert float(model[0].weight.detach().abs().max()) == float(largest)
+
+
+def test_a_tied_weight_under_its_second_name():
+    model = nn.Sequential(nn.Embedding(5, 4), nn.Linear(4, 5, bias=False))
+    model[1].weight = model[0].weight
+    assert list(th.prune_(model, 0.5, select=nn.Linear)) == ["1.weight"]
+    assert int((model[0].weight == 0).sum()) == 10
 
 
 def test_a_layer_of_zeros_is_not_at_stake():

@@ -127,7 +127,7 @@ def test_integer_and_sparse_weights_are_refused():
         th.prune_(sparse, sparsity=0.5)
 
 
-@pytest.mark.parametrize("select", [3, [], [nn.Linear, "features"], int])
+@pytest.mark.parametrize("select", [3, [], [nn.Linear, "features"], int, nn.Linear(2, 2)])
 def test_a_selection_of_another_kind(select):
     with pytest.raises(TypeError, match="select must be None, name patterns, module types or a callable"):
         names(select)

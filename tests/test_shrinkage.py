@@ -360,11 +360,95 @@ def test_a_second_shrinkage_on_the_same_parameters_is_refused():
     model = network()
     optimizer = sgd(model)
     first = th.Shrinkage(model, th.L1(0.1), optimizer, select="0")
-    with pytest.raises(ValueError, match=r"have a Shrinkage already"):
+    with pytest.raises(ValueError, match=r"^0\.weight would be shrunk twice: another Shrinkage has them"):
         th.Shrinkage(model, th.HALO(0.1), optimizer)
     th.Shrinkage(model, th.HALO(0.1), optimizer, select="4")
     first.detach()
     th.Shrinkage(model, th.HALO(0.1), optimizer, select="0")
+
+
+def test_two_on_one_optimizer_count_for_themselves(tmp_path):
+    model = network()
+    optimizer = adamw(model)
+    first = th.Shrinkage(model, th.L1(1e-3), optimizer, select="0", ramp_steps=100)
+    train(model, optimizer, batches(4))
+    second = th.Shrinkage(model, th.HALO(1e-3), optimizer, select="4", ramp_steps=100)
+    train(model, optimizer, batches(6))
+    group = optimizer.param_groups[0]
+    assert (group["halo_step"], group["halo_step_1"]) == (10, 6)
+    with torch.no_grad():
+        model[4].weight[0, 0] = math.nan
+    group["halo_step_1"] = 50
+    with pytest.raises(FloatingPointError, match=r"4\.weight: the weight is not finite at step 50"):
+        optimizer.step()
+    with torch.no_grad():
+        model[4].weight.zero_()
+    first.detach()
+    first.detach()
+    train(model, optimizer, batches(1))
+    assert group["halo_step_1"] == 51
+    assert "halo_step" not in group
+    again = th.Shrinkage(model, th.HALO(1e-3), optimizer, select="0")
+    first.detach()  # the old one: nothing of the new one's
+    train(model, optimizer, batches(1))
+    assert group["halo_step"] == 1
+    with pytest.raises(ValueError, match="would be shrunk twice"):
+        th.Shrinkage(model, th.L1(1e-3), optimizer)
+    again.detach()
+    second.detach()
+
+
+def test_regrouped_parameters_go_on():
+    model = network()
+    optimizer = sgd(model)
+    th.Shrinkage(model, th.HALO(1e-3), optimizer)
+    train(model, optimizer, batches(1))
+    parameters = optimizer.param_groups[0]["params"]
+    rest = dict(optimizer.defaults)
+    optimizer.param_groups[:] = [{**rest, "params": parameters[:2]}, {**rest, "params": parameters[2:]}]
+    train(model, optimizer, batches(1))
+    assert [group["halo_step"] for group in optimizer.param_groups] == [1, 1]
+
+
+def test_a_weight_frozen_after_attaching_is_left_alone():
+    model = nn.Linear(3, 2, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    th.Shrinkage(model, th.L1(0.1), optimizer)
+    model.weight.grad = torch.zeros_like(model.weight)
+    model.weight.requires_grad_(False)
+    before = model.weight.clone()
+    optimizer.step()
+    assert torch.equal(model.weight, before)
+
+
+@pytest.mark.parametrize("attach_first", [True, False])
+def test_a_one_cycle_schedule_gives_lambda_the_same_rate_before_and_after_attaching(attach_first):
+    model = nn.Linear(2, 2, bias=False)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    steps = [lambda: th.Shrinkage(model, th.HALO(0.0, 1.0), optimizer, coefficient_weight_decay=0.0)]
+    steps.append(lambda: torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.01, total_steps=10))
+    made = [step() for step in (steps if attach_first else reversed(steps))]
+    shrink = made[0] if attach_first else made[1]
+    model.weight.grad = torch.zeros_like(model.weight)
+    optimizer.step()
+    assert float(1 - shrink.coefficients["weight"][0, 0]) == pytest.approx(0.1 / 25, rel=1e-4)
+
+
+def test_an_optimizer_without_learning_rate_is_refused():
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer.param_groups[0]["lr"] = None
+    with pytest.raises(ValueError, match=r"SGD has lr=None; λ's learning rate follows"):
+        th.Shrinkage(model, th.HALO(0.1), optimizer)
+
+
+def test_adaptive_weights_of_a_wrapped_model():
+    model = network()
+    wrapped = torch.compile(model, backend="eager")
+    optimizer = sgd(model)
+    shrink = th.Shrinkage(wrapped, th.WeightedL1(1.0, th.adaptive_weights(wrapped)), optimizer)
+    expected = (model[0].weight.detach().abs() + 1e-3) ** -1
+    torch.testing.assert_close(shrink.coefficients["0.weight"], expected)
 
 
 def test_parameters_of_a_forgotten_optimizer_are_free():
@@ -394,6 +478,20 @@ def test_detach_leaves_the_optimizer_as_it_was(make):
     model[0].weight.grad = torch.zeros_like(weight)
     optimizer.step()
     assert not model[0].weight.grad.any()
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("penalty", PENALTIES, ids=named)
+def test_every_penalty_sees_a_weight_that_is_not_finite(penalty, value):
+    model = network()
+    optimizer = sgd(model)
+    th.Shrinkage(model, fit(penalty, model), optimizer)
+    with torch.no_grad():
+        model[4].weight[0, 0] = value
+    for p in model.parameters():
+        p.grad = torch.zeros_like(p)
+    with pytest.raises(FloatingPointError, match=r"4\.weight: the weight is not finite at step 0"):
+        optimizer.step()
 
 
 @pytest.mark.parametrize("what", ["weight", "coefficient λ", "penalty"])

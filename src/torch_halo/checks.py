@@ -3,9 +3,26 @@
 import math
 from collections.abc import Mapping
 from numbers import Real
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 T = TypeVar("T")
+
+
+class Table(dict[str, T]):
+    """A dict whose error for an unknown name lists the names there are.
+
+    >>> Table("fruit", {"apple": 1})["aple"]
+    Traceback (most recent call last):
+    ...
+    ValueError: unknown fruit 'aple'; known: apple
+    """
+
+    def __init__(self, kind: str, entries: Mapping[str, T]) -> None:
+        super().__init__(entries)
+        self.kind = kind
+
+    def __missing__(self, name: object) -> NoReturn:
+        raise ValueError(f"unknown {self.kind} {name!r}; known: {', '.join(self)}")
 
 
 def number(
@@ -34,19 +51,6 @@ def whole(what: str, value: object, *, at_least: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < at_least:
         raise ValueError(f"{what} must be a whole number, at least {at_least}; received {_short(value)}")
     return value
-
-
-def look_up(kind: str, table: Mapping[str, T], name: object) -> T:
-    """`table[name]`, or an error that lists the names there are.
-
-    >>> look_up("fruit", {"apple": 1}, "aple")
-    Traceback (most recent call last):
-    ...
-    ValueError: unknown fruit 'aple'; known: apple
-    """
-    if not isinstance(name, str) or name not in table:
-        raise ValueError(f"unknown {kind} {name!r}; known: {', '.join(table)}")
-    return table[name]
 
 
 def _short(value: object) -> str:

@@ -10,8 +10,7 @@ from torch.utils.hooks import RemovableHandle
 
 from torch_halo.coefficients import KEYS, MOMENTUM_KEYS
 from torch_halo.hooks import after_update, base_optimizer, check_held
-from torch_halo.selection import unwrapped
-from torch_halo.weights import Weight, local, reduced
+from torch_halo.weights import Weight, distributed_like, local, reduced, unwrapped
 
 
 class Masks(Mapping[str, Tensor]):
@@ -49,13 +48,14 @@ class Masks(Mapping[str, Tensor]):
     @torch.no_grad()
     def apply_(self, model: nn.Module) -> "Masks":
         """Set the weights under the masks to zero, and tie the masks to this model's parameters."""
-        parameters = dict(unwrapped(model).named_parameters())
+        parameters = dict(unwrapped(model).named_parameters(remove_duplicate=False))
         for name, mask in self._masks.items():
             if name not in parameters:
                 raise ValueError(f"the model has no parameter {name}; it has: {', '.join(parameters)}")
             wanted = tuple(parameters[name].shape)
             if wanted != tuple(mask.shape):
                 raise ValueError(f"the mask of {name} has shape {tuple(mask.shape)}; the parameter has {wanted}")
+        self._masks = {name: distributed_like(mask, parameters[name]) for name, mask in self._masks.items()}
         self._weights = [Weight(name, parameters[name]) for name in self._masks]
         self._zero_()
         return self

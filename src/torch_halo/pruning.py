@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from torch_halo.checks import look_up, number
+from torch_halo.checks import Table, number
 from torch_halo.masks import Masks
 from torch_halo.ranking import smallest
 from torch_halo.selection import Select, select_weights
@@ -16,7 +16,11 @@ from torch_halo.weights import Weight, each_shard, sharded_like, sum_shards
 
 # Which entries to cut, from magnitudes, their weights, and how many layers have an entry spared.
 Rule: TypeAlias = Callable[[Sequence[Tensor], Sequence[Weight], int], list[Tensor]]
-SCOPES = {"global": "one threshold for the model", "layer": "one for each layer"}
+# The weights that share a threshold, as slices of the list of all.
+SCOPES: Table[Callable[[int], list[slice]]] = Table(
+    "scope",
+    {"global": lambda count: [slice(None)], "layer": lambda count: [slice(i, i + 1) for i in range(count)]},
+)
 
 
 @torch.no_grad()
@@ -34,7 +38,8 @@ def prune_(
     With `sparsity`, exactly round(sparsity·N) of the N selected weights are zero afterwards (those
     that were zero before included; more, if more were), over the whole model (`scope="global"`) or
     in each layer (`"layer"`). With `threshold`, all weights of at most that magnitude are. A layer
-    that would be emptied keeps its largest weight, and a warning names it, unless `allow_empty`.
+    that would be emptied keeps its largest weight, and a warning names it, unless `allow_empty`;
+    the total is kept all the same, as long as it leaves one weight a layer.
 
     >>> prune_(nn.Linear(4, 5), sparsity=0.75)
     Masks(1 weights, sparsity 0.7500)
@@ -46,11 +51,11 @@ def prune_(
         rule = partial(_fewest, number("sparsity", sparsity, at_least=0, below=1))
     else:
         rule = partial(_below, number("threshold", threshold, at_least=0))
-    look_up("scope", SCOPES, scope)
+    parts = SCOPES[scope]
     weights = select_weights(model, select)
     magnitudes = _magnitudes(weights)
     kept: list[Tensor] = []
-    for part in [slice(None)] if scope == "global" else [slice(i, i + 1) for i in range(len(weights))]:
+    for part in parts(len(weights)):
         kept += _kept(magnitudes[part], weights[part], rule, allow_empty)
     masks = {weight.name: sharded_like(mask, weight.parameter) for weight, mask in zip(weights, kept, strict=True)}
     return Masks(masks).apply_(model)
@@ -73,13 +78,7 @@ def _below(threshold: float, magnitudes: Sequence[Tensor], weights: Sequence[Wei
 
 def _fewest(sparsity: float, magnitudes: Sequence[Tensor], weights: Sequence[Weight], spared: int) -> list[Tensor]:
     total = sum(weight.parameter.numel() for weight in weights)
-    count = round(sparsity * total)
-    if count > total - spared:
-        raise ValueError(
-            f"sparsity {sparsity:g} leaves {total - count} of {total} weights, fewer than one for each of the "
-            f"{len(weights)} layers; lower it, or let layers be emptied with allow_empty=True"
-        )
-    return smallest(magnitudes, weights, count)
+    return smallest(magnitudes, weights, min(round(sparsity * total), total - spared))
 
 
 def _kept(magnitudes: Sequence[Tensor], weights: Sequence[Weight], rule: Rule, allow_empty: bool) -> list[Tensor]:
@@ -97,8 +96,7 @@ def _kept(magnitudes: Sequence[Tensor], weights: Sequence[Weight], rule: Rule, a
             spared.append(weights[i].name)
     if spared:
         warnings.warn(
-            f"{', '.join(spared)} would have lost every weight; the largest was kept in each "
-            "(allow_empty=True lets layers go)",
+            f"{', '.join(spared)} would have lost every weight; the largest was kept (allow_empty=True lets layers go)",
             stacklevel=3,
         )
     return kept
@@ -114,10 +112,10 @@ def _emptied(kept: Sequence[Tensor], magnitudes: Sequence[Tensor], weights: Sequ
 def _spare_largest(magnitude: Tensor, weight: Weight) -> Tensor:
     """The magnitudes with the largest (of all shards; the last, if several are) set to +inf."""
     largest = magnitude.max() if magnitude.numel() else magnitude.new_full((), -1.0)
-    (by_shard,) = each_shard(largest[None], [weight])
+    (by_shard,) = each_shard([largest], [weight])
     owner = int((by_shard == by_shard.max()).nonzero()[-1])
     if owner != weight.shard_index():
         return magnitude
-    spared = magnitude.clone()
-    spared.view(-1)[int((spared.view(-1) == largest).nonzero()[-1])] = torch.inf
-    return spared
+    spared = magnitude.flatten().clone()
+    spared[int((spared == largest).nonzero()[-1])] = torch.inf
+    return spared.view(magnitude.shape)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from torch_halo.weights import Weight, each_shard, sum_shards
+from torch_halo.weights import Weight, each_shard, stacked, sum_shards
 
 DIGIT = 11  # bits a round: three rounds for float32, six for float64
 
@@ -20,12 +20,11 @@ def smallest(magnitudes: Sequence[Tensor], weights: Sequence[Weight], count: int
     """
     keys = [_bits(m) for m in magnitudes]
     threshold, ties = _threshold(keys, weights, count)
-    equal = torch.stack([(key == threshold).sum() for key in keys])
-    starts = _starts(equal, weights)
+    starts = _starts([(key == threshold).sum() for key in keys], weights)
     chosen = []
     for key, start in zip(keys, starts, strict=True):
         tied = key == threshold
-        rank = start + tied.flatten().cumsum(0).view(key.shape)  # 1 for the first tie of all
+        rank = start.to(key.device) + tied.flatten().cumsum(0).view(key.shape)  # 1 for the first tie of all
         chosen.append((key < threshold) | (tied & (rank <= ties)))
     return chosen
 
@@ -46,7 +45,7 @@ def _threshold(keys: Sequence[Tensor], weights: Sequence[Weight], count: int) ->
         left -= width
         digits = [(key >> left) & (2**width - 1) for key in candidates]
         local = [torch.bincount(digit, minlength=2**width) for digit in digits]
-        below = torch.stack(sum_shards(local, weights)).sum(0).cumsum(0)
+        below = stacked(sum_shards(local, weights)).sum(0).cumsum(0)
         digit = int(torch.searchsorted(below, remaining))
         remaining -= int(below[digit - 1]) if digit else 0
         prefix = (prefix << width) | digit
@@ -54,7 +53,7 @@ def _threshold(keys: Sequence[Tensor], weights: Sequence[Weight], count: int) ->
     return prefix, remaining
 
 
-def _starts(equal: Tensor, weights: Sequence[Weight]) -> list[Tensor]:
+def _starts(equal: Sequence[Tensor], weights: Sequence[Weight]) -> list[Tensor]:
     """How many ties come before this process's part of each weight: of earlier weights and earlier shards."""
     by_shard = each_shard(equal, weights)
     totals = by_shard.sum(1)

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from torch_halo.weights import Axes, Weight
+from torch_halo.weights import Axes, Weight, unwrapped
 
 Select: TypeAlias = (
     Callable[[str, nn.Parameter], bool] | type[nn.Module] | Sequence[type[nn.Module]] | str | Sequence[str] | None
@@ -35,6 +35,7 @@ def select_weights(model: nn.Module, select: Select = None, *, frozen: bool = Fa
     - module types, e.g. `nn.Embedding`: all their own parameters of two or more axes;
     - a callable `(name, parameter) -> bool`, asked for every parameter of the model.
 
+    A weight under a parametrization (`weight_norm` and the like) is no parameter, and not taken.
     Frozen parameters are left out unless `frozen` is true.
 
     >>> net = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
@@ -55,17 +56,6 @@ def select_weights(model: nn.Module, select: Select = None, *, frozen: bool = Fa
     if not trainable:
         raise ValueError(f"all {len(weights)} selected weights are frozen (requires_grad=False)")
     return trainable
-
-
-def unwrapped(model: nn.Module) -> nn.Module:
-    """The user's own module inside torch.compile and DistributedDataParallel, so that names stay the same."""
-    while True:
-        if isinstance(model, nn.parallel.DistributedDataParallel):
-            model = model.module
-        elif isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
-            model = inner
-        else:
-            return model
 
 
 Owned: TypeAlias = tuple[nn.Module, str, Weight]  # a module, its parameter's own name, the weight
@@ -92,7 +82,7 @@ def _choose(everything: list[Owned], select: Select) -> list[Weight]:
             return _matching(_default(everything), patterns)
         if len(types) == len(select):
             return _of_types(everything, types)
-    if callable(select) and not isinstance(select, type):
+    if callable(select) and not isinstance(select, (type, nn.Module)):
         return [weight for _, _, weight in everything if select(weight.name, weight.parameter)]
     raise TypeError(
         f"select must be None, name patterns, module types or a callable (name, parameter) -> bool; received {select!r}"

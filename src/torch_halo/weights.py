@@ -88,6 +88,17 @@ class Weight:
         return replace(self, axes=replace(self.axes, add_shards=add_shards, copies=copies))
 
 
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The user's own module inside torch.compile and DistributedDataParallel, so that names stay the same."""
+    while True:
+        if isinstance(model, nn.parallel.DistributedDataParallel):
+            model = model.module
+        elif isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
+            model = inner
+        else:
+            return model
+
+
 def is_sharded(tensor: Tensor) -> "TypeGuard[DTensor]":
     """Whether the tensor is a DTensor, as under FSDP2 or tensor parallelism."""
     return dist.is_available() and isinstance(tensor, DTensor)
@@ -117,12 +128,13 @@ def sum_shards(numbers: Sequence[Tensor], weights: Sequence[Weight]) -> list[Ten
     return totals
 
 
-def each_shard(numbers: Tensor, weights: Sequence[Weight]) -> Tensor:
+def each_shard(numbers: Sequence[Tensor], weights: Sequence[Weight]) -> Tensor:
     """A row a weight with the numbers of all its shards in order, from each process's own (0 beyond the last)."""
-    rows = numbers.new_zeros(len(weights), max(weight.shard_count() for weight in weights))
+    most = max(weight.shard_count() for weight in weights)
+    rows = [number.new_zeros(most) for number in numbers]
     for row, number, weight in zip(rows, numbers, weights, strict=True):
         row[weight.shard_index()] = number
-    return torch.stack(sum_shards(rows.unbind(), weights))
+    return stacked(sum_shards(rows, weights))
 
 
 def distributed_like(tensor: Tensor, parameter: Tensor) -> Tensor:
@@ -153,6 +165,11 @@ def sharded_like(part: Tensor, parameter: Tensor) -> Tensor:
         shape=parameter.shape,
         stride=parameter.stride(),
     )
+
+
+def stacked(numbers: Sequence[Tensor]) -> Tensor:
+    """Small tensors of several weights in one, on the first's device: layers may lie on several."""
+    return torch.stack([number.to(numbers[0].device) for number in numbers])
 
 
 def _all_reduced(partial: Tensor, parameter: Tensor, mesh_axes: Sequence[int]) -> Tensor:

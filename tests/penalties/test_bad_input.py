@@ -6,7 +6,6 @@ import pytest
 import torch
 
 import torch_halo as th
-from torch_halo.checks import look_up
 
 STRENGTHS = {
     "l1": lambda xi: th.L1(xi),
@@ -58,7 +57,7 @@ def test_psi(make):
         (lambda: th.WeightedL1(0.1, {}).value(torch.ones(2)), "needs its coefficients"),
         (lambda: th.Grouped(th.L1(0.1), "out").value(torch.ones(3)), "needs weights of two or more axes"),
         (lambda: th.adaptive_weights({}, gamma=0), "gamma must be a finite number above 0"),
-        (lambda: look_up("penalty", th.PENALTIES, "hallo"), "unknown penalty 'hallo'; known: l1, bridge"),
+        (lambda: th.PENALTIES["hallo"], "unknown penalty 'hallo'; known: l1, bridge"),
     ],
 )
 def test_fields(make, message):
@@ -66,8 +65,8 @@ def test_fields(make, message):
         make()
 
 
-def test_own_h_must_be_elementwise():
+@pytest.mark.parametrize("make", [th.HALO, th.SHALO])
+@pytest.mark.parametrize("h", [lambda lam: lam.sum(), lambda lam: 3.0, lambda lam: torch.ones(2)])
+def test_own_h_must_be_elementwise(make, h):
     with pytest.raises(ValueError, match="elementwise, differentiable function"):
-        th.HALO(0.1, h=lambda lam: lam.sum()).add_gradients_(
-            torch.ones(2), (torch.ones(2),), torch.zeros(2), (torch.zeros(2),)
-        )
+        make(0.1, h=h)

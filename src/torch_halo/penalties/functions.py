@@ -52,6 +52,13 @@ class LogSquared:
         return log.square(), 2 * log / lam
 
 
+def check_function(penalty: str, h: object) -> None:
+    """Raise unless h can be evaluated, with its derivative."""
+    if not callable(h):
+        raise TypeError(f"{penalty}: h must be a callable of λ; received {h!r}")
+    evaluate(h, torch.ones(2))
+
+
 def evaluate(h: CoefficientFunction, lam: Tensor) -> tuple[Tensor, Tensor]:
     """h(λ) and h′(λ); a plain callable's derivative is taken by autograd, of h alone."""
     if isinstance(h, Differentiable):
@@ -63,9 +70,3 @@ def evaluate(h: CoefficientFunction, lam: Tensor) -> tuple[Tensor, Tensor]:
             raise ValueError(f"h must be an elementwise, differentiable function of λ; received {h!r}")
         (slope,) = torch.autograd.grad(value.sum(), x)
     return value.detach(), slope
-
-
-COEFFICIENT_FUNCTIONS: dict[str, type[InversePower] | type[LogSquared]] = {
-    "inverse_power": InversePower,
-    "log_squared": LogSquared,
-}

@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from torch_halo.checks import look_up
+from torch_halo.checks import Table, number
 from torch_halo.penalties.base import (
     Coefficients,
     Penalty,
@@ -17,7 +17,7 @@ from torch_halo.penalties.base import (
     magnitude,
     soft_threshold,
 )
-from torch_halo.penalties.functions import CoefficientFunction, InversePower, evaluate
+from torch_halo.penalties.functions import CoefficientFunction, InversePower, check_function, evaluate
 from torch_halo.penalties.halo import HALO
 from torch_halo.penalties.lasso import L1, WeightedL1
 from torch_halo.weights import Axes, Weight, reduced
@@ -25,11 +25,14 @@ from torch_halo.weights import Axes, Weight, reduced
 GroupName: TypeAlias = Literal["out", "in", "kernel"]
 
 # The channel axes that tell groups apart, from the output and the input axis.
-GROUPS: dict[str, Callable[[int, int], tuple[int, ...]]] = {
-    "out": lambda out, into: (out,),
-    "in": lambda out, into: (into,),
-    "kernel": lambda out, into: (out, into),
-}
+GROUPS: Table[Callable[[int, int], tuple[int, ...]]] = Table(
+    "groups",
+    {
+        "out": lambda out, into: (out,),
+        "in": lambda out, into: (into,),
+        "kernel": lambda out, into: (out, into),
+    },
+)
 
 
 @dataclass(frozen=True)
@@ -38,9 +41,6 @@ class Partition:
 
     groups: GroupName
     axes: Axes = Axes()
-
-    def __post_init__(self) -> None:
-        look_up("groups", GROUPS, self.groups)
 
     def kept(self) -> tuple[int, ...]:
         """The axes of the weight along which groups differ."""
@@ -120,7 +120,7 @@ class Grouped(OverGroups):
                 "Grouped: inner must be an elementwise penalty other than WeightedL1 (whose coefficients are of "
                 f"single weights, not of groups); received {self.inner!r}"
             )
-        look_up("groups", GROUPS, self.groups)
+        GROUPS[self.groups]
 
     @property
     def learned(self) -> bool:
@@ -190,11 +190,12 @@ class SHALO(OverGroups):
     axes: Axes = field(default=Axes(), kw_only=True, repr=False)  # set by `on`
 
     def __post_init__(self) -> None:
-        outer = HALO(self.xi, self.psi, self.h)  # the same fields, checked there
-        object.__setattr__(self, "xi", outer.xi)
-        object.__setattr__(self, "psi", outer.psi)
-        look_up("inner penalty of SHALO", _INNER, self.inner)
-        look_up("groups", GROUPS, self.groups)
+        object.__setattr__(self, "xi", number("SHALO: xi", self.xi, at_least=0))
+        psi = self.xi if self.psi is None else self.psi
+        object.__setattr__(self, "psi", number("SHALO: psi", psi, at_least=0))
+        check_function("SHALO", self.h)
+        _INNER[self.inner]
+        GROUPS[self.groups]
 
     @property
     def learned(self) -> bool:
@@ -239,7 +240,7 @@ class SHALO(OverGroups):
         return w.sign() * shrunk.to(w.dtype).reshape(w.shape)
 
     def _inner(self) -> Separable:
-        return HALO(1.0, 1.0, self.h) if self.inner == "halo" else L1(1.0)
+        return _INNER[self.inner](self.h)
 
     def _sizes(self, w: Tensor, *of_weight: Tensor) -> Tensor:
         """Ω_inner of each group."""
@@ -250,4 +251,6 @@ class SHALO(OverGroups):
         return self.partition.sum(parts, w)
 
 
-_INNER = {"l1": "SHALO-1", "halo": "SHALO-2"}
+_INNER: Table[Callable[[CoefficientFunction], Separable]] = Table(
+    "inner penalty of SHALO", {"l1": lambda h: L1(1.0), "halo": lambda h: HALO(1.0, 1.0, h)}
+)

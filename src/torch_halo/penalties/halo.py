@@ -13,7 +13,7 @@ from torch_halo.penalties.base import (
     at_least_float32,
     soft_threshold,
 )
-from torch_halo.penalties.functions import CoefficientFunction, InversePower, evaluate
+from torch_halo.penalties.functions import CoefficientFunction, InversePower, check_function, evaluate
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,7 @@ class HALO(Separable):
         object.__setattr__(self, "xi", number("HALO: xi", self.xi, at_least=0))
         psi = self.xi if self.psi is None else self.psi
         object.__setattr__(self, "psi", number("HALO: psi", psi, at_least=0))
-        if not callable(self.h):
-            raise TypeError(f"HALO: h must be a callable of λ; received {self.h!r}")
+        check_function("HALO", self.h)
 
     @property
     def learned(self) -> bool:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from torch_halo.checks import number
 from torch_halo.penalties.base import Coefficients, Penalty, Scalar, Separable, soft_threshold
-from torch_halo.weights import Weight, local
+from torch_halo.weights import Weight, local, unwrapped
 
 
 @dataclass(frozen=True)
@@ -100,5 +100,9 @@ def adaptive_weights(
     """
     gamma = number("adaptive_weights: gamma", gamma, above=0)
     epsilon = number("adaptive_weights: epsilon", epsilon, above=0)
-    named = dict(fitted.named_parameters()) if isinstance(fitted, nn.Module) else fitted
+    named: Mapping[str, Tensor]
+    if isinstance(fitted, nn.Module):
+        named = dict(unwrapped(fitted).named_parameters(remove_duplicate=False))
+    else:
+        named = fitted
     return {name: (w.detach().abs() + epsilon).pow(-gamma) for name, w in named.items()}
