@@ -220,14 +220,16 @@ def test_adagrads_state_before_the_first_step():
     plain = OPTIMIZERS["adagrad"](network().parameters())
     optimizer.load_state_dict(plain.state_dict())
     train(model, optimizer, batches(2))
+    assert optimizer.param_groups[0]["halo_step"] == 2
 
 
 def test_a_state_saved_right_after_attaching_in_the_middle():
     model = network()
     optimizer = adamw(model)
     train(model, optimizer, batches(1))
-    th.Shrinkage(model, th.HALO(1e-3), optimizer)
+    shrink = th.Shrinkage(model, th.HALO(1e-3), optimizer)
     optimizer.load_state_dict(optimizer.state_dict())
+    assert optimizer.state[model[0].weight]["halo_coefficient"] is shrink.coefficients["0.weight"]
 
 
 @pytest.mark.parametrize("order", ["attach, load", "load, attach"])

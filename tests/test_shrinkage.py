@@ -457,7 +457,8 @@ def test_parameters_of_a_forgotten_optimizer_are_free():
     torch.optim.lr_scheduler.StepLR(optimizer, 1)  # makes a cycle of references
     shrink = th.Shrinkage(model, th.L1(0.1), optimizer)
     del optimizer
-    th.Shrinkage(model, th.L1(0.1), sgd(model))
+    again = th.Shrinkage(model, th.L1(0.1), sgd(model))
+    assert float(again.value()) > 0
     shrink.detach()
 
 

@@ -34,9 +34,9 @@ def _parser() -> argparse.ArgumentParser:
         "rising sparsity without fine-tuning; print a table and write an HTML page. Needs no network.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    demo.add_argument("--seeds", type=_positive, default=3, help="networks to average, for each method")
-    demo.add_argument("--out", type=Path, default=Path("halo-demo.html"), help="the page to write")
-    demo.add_argument("--json", type=Path, help="also write the figures as data")
+    demo.add_argument("--seeds", type=_positive, default=3, metavar="N", help="networks to average, for each method")
+    demo.add_argument("--out", type=Path, default=Path("halo-demo.html"), metavar="FILE", help="the page to write")
+    demo.add_argument("--json", type=Path, metavar="FILE", help="also write the figures as data")
     demo.set_defaults(run=_demo)
     return parser
 

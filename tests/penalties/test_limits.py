@@ -15,30 +15,30 @@ def everything(penalty, lam=()):
     return penalty.cost(W, *lam), grad, penalty.proximal(W, 0.2, lam)
 
 
-def same(penalty, other, lam=(), other_lam=()):
+def assert_same(penalty, other, lam=(), other_lam=()):
     for got, wanted in zip(everything(penalty, lam), everything(other, other_lam), strict=True):
         torch.testing.assert_close(got, wanted, rtol=1e-6, atol=1e-6)
 
 
 def test_mcp_with_infinite_gamma_is_l1():
-    same(th.MCP(0.3, 1e9), th.L1(0.3))
+    assert_same(th.MCP(0.3, 1e9), th.L1(0.3))
 
 
 def test_scad_with_infinite_a_is_l1():
-    same(th.SCAD(0.3, 1e9), th.L1(0.3))
+    assert_same(th.SCAD(0.3, 1e9), th.L1(0.3))
 
 
 def test_bridge_with_q_1_is_l1():
-    same(th.Bridge(0.3, 1), th.L1(0.3))
+    assert_same(th.Bridge(0.3, 1), th.L1(0.3))
 
 
 def test_halo_with_coefficients_1_is_l1():
-    same(th.HALO(0.3), th.L1(0.3), th.HALO(0.3).start(W))
+    assert_same(th.HALO(0.3), th.L1(0.3), th.HALO(0.3).start(W))
 
 
 def test_weighted_l1_is_halo_at_fixed_coefficients():
     lam = coefficients(th.HALO(0.3), W)
-    same(th.WeightedL1(0.3, {}), th.HALO(0.3), (lam[0] ** -2,), lam)
+    assert_same(th.WeightedL1(0.3, {}), th.HALO(0.3), (lam[0] ** -2,), lam)
 
 
 @pytest.mark.parametrize("inner", [th.L1(0.3), th.MCP(0.5, 3.0), th.SCAD(0.4), th.Bridge(0.2, 0.5), th.HALO(0.3)])
