@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional as F
 
 import torch_halo as th
-from torch_halo.data import digits
+from torch_halo.data import load
 from torch_halo.models import lenet_300_100
 
 DEVICE, DTYPE, ACCUMULATE = "cpu", torch.bfloat16, 2
@@ -17,7 +17,7 @@ DEVICE, DTYPE, ACCUMULATE = "cpu", torch.bfloat16, 2
 
 def main(epochs: int = 60) -> torch.nn.Module:
     torch.manual_seed(0)
-    data = digits()
+    data = load("digits").normalised()
     model = lenet_300_100(data.input_shape, data.classes).to(DEVICE)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4)
     scaler = torch.amp.GradScaler(DEVICE)

@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F
 
 import torch_halo as th
-from torch_halo.data import digits
+from torch_halo.data import load
 from torch_halo.models import lenet_300_100
 
 
@@ -18,7 +18,7 @@ def accuracy(model: torch.nn.Module, split) -> float:
 
 def main(epochs: int = 100) -> torch.nn.Module:
     torch.manual_seed(0)
-    data = digits()
+    data = load("digits").normalised()
     model = lenet_300_100(data.input_shape, data.classes)
     optimizer = torch.optim.AdamW(model.parameters())
 

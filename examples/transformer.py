@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import torch_halo as th
-from torch_halo.data import digits
+from torch_halo.data import load
 
 
 class Reader(nn.Module):
@@ -23,12 +23,12 @@ class Reader(nn.Module):
         self.head = nn.Linear(width, 10)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return self.head(self.encoder(self.embed(images) + self.place).mean(1))
+        return self.head(self.encoder(self.embed(images[:, 0]) + self.place).mean(1))
 
 
 def main(epochs: int = 60) -> nn.Module:
     torch.manual_seed(0)
-    data = digits()
+    data = load("digits").normalised()
     model = Reader()
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
 

@@ -10,7 +10,7 @@ import torch
 
 import torch_halo as th
 from torch_halo import cli
-from torch_halo.data import digits
+from torch_halo.data import load
 from torch_halo.experiments import demo
 from torch_halo.models import lenet_300_100
 from torch_halo.report import demo_table
@@ -99,7 +99,7 @@ def test_a_missing_extra_is_named(tmp_path):
 
 def accuracy_at_95(make, seed, epochs=100):
     torch.manual_seed(seed)
-    data = digits()
+    data = load("digits", validation=0.25).normalised()
     model = lenet_300_100(data.input_shape, data.classes)
     optimizer = make(model.parameters())
     th.Shrinkage(model, th.HALO(xi=1e-4), optimizer)

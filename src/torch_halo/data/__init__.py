@@ -1,11 +1,8 @@
-"""Data sets as tensors in memory."""
+"""Data sets as tensors of bytes in memory, batched and augmented on the device."""
 
-from collections.abc import Callable
-
-from torch_halo.checks import Table
-from torch_halo.data.digits import digits
+from torch_halo.data.batches import batches
+from torch_halo.data.download import Progress
 from torch_halo.data.sets import DataSet, Split
+from torch_halo.data.sources import DATASETS, data_root, find, get, load
 
-DATASETS: Table[Callable[..., DataSet]] = Table("data set", {"digits": digits})
-
-__all__ = ["DATASETS", "DataSet", "Split", "digits"]
+__all__ = ["DATASETS", "DataSet", "Progress", "Split", "batches", "data_root", "find", "get", "load"]

@@ -1,36 +1,79 @@
-"""What a data set is."""
+"""What a data set is: tensors of bytes in memory, normalised where they are used."""
 
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from torch_halo.checks import number
+
 
 class Split(NamedTuple):
-    """Inputs and labels."""
+    """Inputs (bytes: image, channel, row, column) and labels."""
 
     inputs: Tensor
     labels: Tensor
 
+    def to(self, device: torch.device | str) -> "Split":
+        """The split on a device."""
+        return Split(self.inputs.to(device), self.labels.to(device))
 
-class DataSet(NamedTuple):
-    """A data set cut into what is trained on, what settings are chosen on, and what is reported."""
 
+@dataclass(frozen=True)
+class DataSet:
+    """A data set: what is trained on, what settings are chosen on, and what is reported.
+
+    `mean` and `std` are each channel's, in units of a byte. `flipped` tells which training labels
+    `label_noise` has changed.
+    """
+
+    name: str
     train: Split
     validation: Split
     test: Split
     classes: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    is_augmented: bool
+    flipped: Tensor
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """One input's shape."""
+        """One input's shape: channels, height, width."""
         return tuple(self.train.inputs.shape[1:])
 
+    def normalise(self, inputs: Tensor) -> Tensor:
+        """Bytes to numbers of about mean 0 and deviation 1."""
+        shape = (1, -1, 1, 1)
+        mean = torch.tensor(self.mean, device=inputs.device).view(shape)
+        return (inputs.float() - mean) / torch.tensor(self.std, device=inputs.device).view(shape)
 
-def cut(inputs: Tensor, labels: Tensor, classes: int, *, seed: int, validation: float, test: float) -> DataSet:
-    """Shuffle by `seed` and cut off the shares for validation and test."""
-    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
-    held, chosen = round(test * len(labels)), round(validation * len(labels))
-    parts = order[held + chosen :], order[held : held + chosen], order[:held]
-    train_part, validation_part, test_part = (Split(inputs[part], labels[part]) for part in parts)
-    return DataSet(train_part, validation_part, test_part, classes)
+    def normalised(self) -> "DataSet":
+        """The same with normalised inputs, four times the memory: for small sets and simple loops."""
+        train, validation, test = (
+            Split(self.normalise(split.inputs), split.labels) for split in (self.train, self.validation, self.test)
+        )
+        mean, std = (0.0,) * len(self.mean), (1.0,) * len(self.std)
+        return replace(self, train=train, validation=validation, test=test, mean=mean, std=std)
+
+
+def cut(split: Split, share: float, seed: int) -> tuple[Split, Split]:
+    """A split in two, the second with `share` of it, at random by `seed`."""
+    share = number("validation", share, at_least=0, below=1)
+    order = torch.randperm(len(split.labels), generator=torch.Generator().manual_seed(seed))
+    count = round(share * len(split.labels))
+    # In their old order, so that no share of 0 means no change at all.
+    rest, part = order[count:].sort().values, order[:count].sort().values
+    return Split(split.inputs[rest], split.labels[rest]), Split(split.inputs[part], split.labels[part])
+
+
+def with_noise(split: Split, probability: float, classes: int, seed: int) -> tuple[Split, Tensor]:
+    """Each label changed to another class with the given probability, and which ones were."""
+    probability = number("label_noise", probability, at_least=0)
+    if probability > 1:
+        raise ValueError(f"label_noise must be a probability, from 0 to 1; received {probability:g}")
+    generator = torch.Generator().manual_seed(seed)
+    flipped = torch.rand(len(split.labels), generator=generator) < probability
+    others = (split.labels + torch.randint(1, classes, split.labels.shape, generator=generator)) % classes
+    return Split(split.inputs, torch.where(flipped, others, split.labels)), flipped

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from torch_halo.data import DataSet, Split, digits
+from torch_halo.data import DataSet, Split, load
 from torch_halo.figures import sparsity
 from torch_halo.models import lenet_300_100
 from torch_halo.penalties import HALO, L1, Penalty
@@ -89,7 +89,7 @@ def run_demo(seeds: int, epochs: int = EPOCHS, done: Callable[[str], None] = pri
 
     `done` is told of each network that is ready.
     """
-    data = digits()
+    data = load("digits", validation=0.25).normalised()
     return [_row(name, method, data, seeds, epochs, done) for name, method in METHODS.items()]
 
 
