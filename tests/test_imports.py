@@ -10,7 +10,7 @@ import torch_halo
 ROOT = Path(torch_halo.__file__).parent
 # From left to right: a room may use those to its left, and its own files.
 ROOMS = [
-    {"checks", "weights"},
+    {"checks", "files", "weights"},
     {"penalties", "selection", "models", "data"},
     {"hooks", "coefficients", "state", "ranking", "shrinkage", "masks", "pruning", "figures", "recalibration"},
     {"training"},

@@ -1,13 +1,13 @@
 """The `halo` command."""
 
 import argparse
-import os
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
+
+from torch_halo.files import check_writable, write_whole
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -38,7 +38,22 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--out", type=Path, default=Path("halo-demo.html"), metavar="FILE", help="the page to write")
     demo.add_argument("--json", type=Path, metavar="FILE", help="also write the figures as data")
     demo.set_defaults(run=_demo)
+    _add_data(commands)
     return parser
+
+
+def _add_data(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    data = commands.add_parser("data", help="list and fetch data sets", description="Data sets and where they are.")
+    actions = data.add_subparsers(title="actions", required=True, metavar="ACTION")
+    listed = actions.add_parser("list", help="say which data sets there are, and which are here")
+    listed.set_defaults(run=_data_list)
+    fetched = actions.add_parser("fetch", help="get data sets from their publishers, and check them")
+    fetched.add_argument("names", nargs="+", metavar="NAME", help="data sets, as `halo data list` names them")
+    fetched.set_defaults(run=_data_fetch)
+    for parser in (listed, fetched):
+        parser.add_argument(
+            "--data-dir", type=Path, metavar="DIR", help="where the files are ($HALO_DATA, or a folder in your cache)"
+        )
 
 
 def _positive(text: str) -> int:
@@ -60,7 +75,7 @@ def _demo(options: argparse.Namespace) -> int:
     from torch_halo.report import demo_html, demo_table
 
     for path in filter(None, (options.out, options.json)):
-        _check_writable(path)
+        check_writable(path)
     console, start = Console(), time.perf_counter()
     total = run_count(options.seeds)
     with Progress(console=console, disable=not console.is_terminal) as progress:
@@ -87,24 +102,28 @@ def _demo(options: argparse.Namespace) -> int:
     return 0
 
 
-def _check_writable(path: Path) -> None:
-    """Say so now, not after a minute of training."""
-    if path.is_dir():
-        raise OSError(f"{path} is a directory; a file is needed")
-    if not os.access(path.parent, os.W_OK):
-        raise OSError(f"cannot write {path}: {path.parent} is not a writable directory")
+def _data_list(options: argparse.Namespace) -> int:
+    from torch_halo.data import DATASETS, data_root, find
+
+    root = data_root(options.data_dir)
+    for name, source in DATASETS.items():
+        train, test = source.counts
+        place = "with scikit-learn" if not source.files else find(name, root) or "not here; halo data fetch gets it"
+        print(f"{name:14} {source.classes:4} classes {train:7,} + {test:6,} images   {place}")
+    return 0
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a file so that it appears whole or not at all."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
+def _data_fetch(options: argparse.Namespace) -> int:
+    from torch_halo.data import data_root, find, load
+
+    root = data_root(options.data_dir)
+    for name in options.names:
+        load(name, root=root, progress=_show_bytes)
+        print(f"{name}: {find(name, root)}")
+    return 0
+
+
+def _show_bytes(name: str, done: int, total: int) -> None:
+    if sys.stderr.isatty():
+        share = f"{done / total:4.0%}" if total else ""
+        print(f"\r{name} {done / 1e6:8.1f} MB {share}", end="\n" if done == total else "", file=sys.stderr)
