@@ -1,5 +1,6 @@
 """Penalties that learn their coefficients: HALO, one λ per weight, and SWS, one λ for all."""
 
+from abc import abstractmethod
 from dataclasses import dataclass
 
 import torch
@@ -11,13 +12,60 @@ from torch_halo.penalties.base import (
     Scalar,
     Separable,
     at_least_float32,
+    magnitude,
     soft_threshold,
 )
 from torch_halo.penalties.functions import CoefficientFunction, InversePower, check_function, evaluate
 
 
+class Hierarchical(Separable):
+    """ρ(a, λ) = ξ h(λ) a, with λ learned under a prior of its own."""
+
+    xi: float
+
+    @property
+    def learned(self) -> bool:
+        return True
+
+    @property
+    @abstractmethod
+    def function(self) -> CoefficientFunction:
+        """h: what a coefficient does to the slope."""
+
+    def rho(self, a: Tensor, *lam: Tensor) -> Tensor:
+        return self.xi * self.function(*lam) * a
+
+    def slopes(self, a: Tensor, *lam: Tensor) -> tuple[Tensor, ...]:
+        h, dh = evaluate(self.function, *lam)
+        return self.xi * h, self.xi * dh * a
+
+    def shrink(self, a: Tensor, step: Scalar, *lam: Tensor) -> Tensor:
+        return soft_threshold(a, step * self.xi * self.function(*lam))
+
+    def add_gradients_(
+        self,
+        w: Tensor,
+        lam: Coefficients,
+        grad: Tensor,
+        lam_grads: Coefficients = (),
+        scale: Scalar = 1.0,
+        lam_scale: float = 1.0,
+    ) -> None:
+        # What `slopes` gives, with the factors folded into the additions: a third fewer passes.
+        h, dh = evaluate(self.function, *lam)
+        if isinstance(scale, Tensor):
+            h, scale = h * scale, 1.0
+        grad.addcmul_(h, w.sign(), value=self.xi * scale)
+        for total in lam_grads:
+            a = magnitude(w)
+            if total.shape == a.shape:
+                total.addcmul_(dh, a, value=self.xi * lam_scale)
+            else:
+                total.add_(dh * a.sum_to_size(total.shape), alpha=self.xi * lam_scale)
+
+
 @dataclass(frozen=True)
-class HALO(Separable):
+class HALO(Hierarchical):
     """The hierarchical adaptive Lasso: Ω = ξ Σ h(λ_j)|w_j| + ψ Σ|λ_j|.
 
     Seto, Wells, Zhang, "HALO: Learning to Prune Neural Networks with Shrinkage", SDM 2021. `psi`
@@ -44,15 +92,8 @@ class HALO(Separable):
         check_function("HALO", self.h)
 
     @property
-    def learned(self) -> bool:
-        return True
-
-    def rho(self, a: Tensor, *lam: Tensor) -> Tensor:
-        return self.xi * self.h(*lam) * a
-
-    def slopes(self, a: Tensor, *lam: Tensor) -> tuple[Tensor, ...]:
-        h, dh = evaluate(self.h, *lam)
-        return self.xi * h, self.xi * dh * a
+    def function(self) -> CoefficientFunction:
+        return self.h
 
     def prior(self, *lam: Tensor) -> Tensor:
         return self.psi * lam[0].abs().sum()
@@ -61,15 +102,12 @@ class HALO(Separable):
         # λ > 0 (Shrinkage's floor), so |λ|′ = 1.
         lam_grads[0].add_(scale * self.psi)
 
-    def shrink(self, a: Tensor, step: Scalar, *lam: Tensor) -> Tensor:
-        return soft_threshold(a, step * self.xi * self.h(*lam))
-
     def start(self, w: Tensor) -> Coefficients:
         return (torch.ones_like(w, dtype=at_least_float32(w.dtype), requires_grad=False),)
 
 
 @dataclass(frozen=True)
-class SWS(Separable):
+class SWS(Hierarchical):
     """One learned coefficient for the whole network: Ω = ξ h(λ) Σ|w_j| + ψλ², h = 1/λ².
 
     The paper's comparison after Strawderman, Wells, Schifano, "Hierarchical Bayes, maximum a
@@ -89,28 +127,18 @@ class SWS(Separable):
         object.__setattr__(self, "psi", number("SWS: psi", psi, at_least=0))
 
     @property
-    def learned(self) -> bool:
-        return True
-
-    @property
     def shared(self) -> bool:
         return True
 
-    def rho(self, a: Tensor, *lam: Tensor) -> Tensor:
-        return self.xi * _INVERSE_SQUARE(*lam) * a
-
-    def slopes(self, a: Tensor, *lam: Tensor) -> tuple[Tensor, ...]:
-        h, dh = _INVERSE_SQUARE.with_derivative(*lam)
-        return self.xi * h, self.xi * dh * a
+    @property
+    def function(self) -> CoefficientFunction:
+        return _INVERSE_SQUARE
 
     def prior(self, *lam: Tensor) -> Tensor:
         return self.psi * lam[0].square().sum()
 
     def add_prior_gradients_(self, lam: Coefficients, lam_grads: Coefficients, scale: float = 1.0) -> None:
         lam_grads[0].add_(lam[0], alpha=2 * scale * self.psi)
-
-    def shrink(self, a: Tensor, step: Scalar, *lam: Tensor) -> Tensor:
-        return soft_threshold(a, step * self.xi * _INVERSE_SQUARE(*lam))
 
     def start(self, w: Tensor) -> Coefficients:
         return (torch.ones((), dtype=at_least_float32(w.dtype), device=w.device),)
