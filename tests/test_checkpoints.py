@@ -141,8 +141,8 @@ def test_the_learning_rate_lambda_started_from_is_remembered(tmp_path):
     saved = save_and_load(model, optimizer, tmp_path / "checkpoint.pt")
     for order in ("attach, load", "load, attach"):
         _, again, _ = resumed(OPTIMIZERS["adamw"], th.HALO(1e-3), saved, order)
-        assert again.param_groups[0]["halo_first_lr"] == 1e-3
-        assert again.param_groups[0]["halo_step"] == 2
+        assert again.param_groups[0]["halo_first_lr_0"] == 1e-3
+        assert again.param_groups[0]["halo_step_0"] == 2
 
 
 @pytest.mark.parametrize("name", ["sgd", "adamw"])
@@ -185,7 +185,7 @@ def test_a_never_stepped_state_starts_anew(name):
     train(model, optimizer, batches(3))
     optimizer.load_state_dict(fresh.state_dict())
     assert all(torch.equal(lam, torch.ones_like(lam)) for lam in shrink.coefficients.values())
-    assert optimizer.param_groups[0]["halo_step"] == 0
+    assert optimizer.param_groups[0]["halo_step_0"] == 0
 
 
 def test_attaching_in_the_middle_of_a_training_starts_anew():
@@ -220,7 +220,7 @@ def test_adagrads_state_before_the_first_step():
     plain = OPTIMIZERS["adagrad"](network().parameters())
     optimizer.load_state_dict(plain.state_dict())
     train(model, optimizer, batches(2))
-    assert optimizer.param_groups[0]["halo_step"] == 2
+    assert optimizer.param_groups[0]["halo_step_0"] == 2
 
 
 def test_a_state_saved_right_after_attaching_in_the_middle():
@@ -254,3 +254,17 @@ def test_sws_resumes_when_a_weight_has_never_had_a_gradient(order):
         other.load_state_dict(optimizer.state_dict())
         resumed_ = th.Shrinkage(again, th.SWS(1e-2), other)
     assert {float(part) for part in resumed_.coefficients.values()} == {lam}
+
+
+def test_a_model_cast_before_loading_resumes_exactly():
+    data = list(batches(6))
+    whole, optimizer, _ = started(OPTIMIZERS["sgd"], th.HALO(1e-2))
+    train(whole, optimizer, data)
+    half, half_optimizer, _ = started(OPTIMIZERS["sgd"], th.HALO(1e-2))
+    train(half, half_optimizer, data[:3])
+    again, again_optimizer, _ = started(OPTIMIZERS["sgd"], th.HALO(1e-2), torch.float32)
+    again.double()
+    again.load_state_dict(half.state_dict())
+    again_optimizer.load_state_dict(half_optimizer.state_dict())
+    train(again, again_optimizer, data[3:])
+    assert_same(again, whole)

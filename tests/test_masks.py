@@ -68,6 +68,24 @@ def test_masks_are_a_mapping_and_travel():
     again.hold(sgd(other))
 
 
+def test_masks_clear_state_that_is_not_finite():
+    model = nn.Linear(4, 3, bias=False)
+    optimizer = torch.optim.Adam(model.parameters())
+    masks = th.prune_(model, 0.5)
+    masks.hold(optimizer)
+    model.weight.grad = torch.where(masks["weight"], 0.0, torch.inf)
+    optimizer.step()
+    entries = [v for v in optimizer.state[model.weight].values() if v.shape == model.weight.shape]
+    assert all(not entry[~masks["weight"]].any() for entry in entries)
+
+
+def test_masks_compare():
+    masks = th.prune_(network(), sparsity=0.5)
+    assert masks == th.prune_(network(), sparsity=0.5)
+    assert masks != th.prune_(network(), sparsity=0.6)
+    assert masks != {"0.weight": masks["0.weight"]}
+
+
 def test_masks_zero_what_is_not_finite():
     model = nn.Linear(2, 1, bias=False)
     with torch.no_grad():

@@ -66,7 +66,7 @@ def test_a_skipped_step_moves_nothing(make):
     scale.step(optimizer)
     torch.testing.assert_close(state(model), before, rtol=0, atol=0)
     assert all(torch.equal(lam, torch.ones_like(lam)) for lam in shrink.coefficients.values())
-    assert optimizer.param_groups[0]["halo_step"] == 0
+    assert optimizer.param_groups[0]["halo_step_0"] == 0
 
 
 @pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)

@@ -148,7 +148,7 @@ def test_a_step_with_learning_rate_0_changes_nothing(make):
     assert torch.equal(model[0].weight.grad, grad)
     assert torch.equal(model[0].weight, before["0.weight"])
     torch.testing.assert_close(shrink.coefficients, lam, rtol=0, atol=0)
-    assert group["halo_step"] == 3
+    assert group["halo_step_0"] == 3
 
 
 def test_a_weight_without_gradient_is_skipped():
@@ -375,10 +375,10 @@ def test_two_on_one_optimizer_count_for_themselves(tmp_path):
     second = th.Shrinkage(model, th.HALO(1e-3), optimizer, select="4", ramp_steps=100)
     train(model, optimizer, batches(6))
     group = optimizer.param_groups[0]
-    assert (group["halo_step"], group["halo_step_1"]) == (10, 6)
+    assert (group["halo_step_0"], group["halo_step_4"]) == (10, 6)
     with torch.no_grad():
         model[4].weight[0, 0] = math.nan
-    group["halo_step_1"] = 50
+    group["halo_step_4"] = 50
     with pytest.raises(FloatingPointError, match=r"4\.weight: the weight is not finite at step 50"):
         optimizer.step()
     with torch.no_grad():
@@ -386,16 +386,51 @@ def test_two_on_one_optimizer_count_for_themselves(tmp_path):
     first.detach()
     first.detach()
     train(model, optimizer, batches(1))
-    assert group["halo_step_1"] == 51
-    assert "halo_step" not in group
+    assert group["halo_step_4"] == 51
+    assert "halo_step_0" not in group
     again = th.Shrinkage(model, th.HALO(1e-3), optimizer, select="0")
     first.detach()  # the old one: nothing of the new one's
     train(model, optimizer, batches(1))
-    assert group["halo_step"] == 1
+    assert group["halo_step_0"] == 1
     with pytest.raises(ValueError, match="would be shrunk twice"):
         th.Shrinkage(model, th.L1(1e-3), optimizer)
     again.detach()
     second.detach()
+
+
+def test_several_are_found_again_in_any_order():
+    def build(order, saved=None, load_first=False):
+        model = network()
+        optimizer = torch.optim.SGD(
+            [{"params": model[0].parameters(), "lr": 0.1}, {"params": model[4].parameters(), "lr": 0.05}], momentum=0.9
+        )
+        if saved and load_first:
+            model.load_state_dict(saved[0])
+            optimizer.load_state_dict(saved[1])
+        penalties = {"0": th.HALO(1e-3), "4": th.SHALO(1e-3)}
+        shrinks = {key: th.Shrinkage(model, penalties[key], optimizer, select=key, ramp_steps=20) for key in order}
+        if saved and not load_first:
+            model.load_state_dict(saved[0])
+            optimizer.load_state_dict(saved[1])
+        return model, optimizer, shrinks
+
+    data = list(batches(10))
+    whole, optimizer, _ = build("04")
+    train(whole, optimizer, data)
+    half, optimizer, shrinks = build("04")
+    train(half, optimizer, data[:5])
+    saved = copy.deepcopy((half.state_dict(), optimizer.state_dict()))
+    for load_first in (False, True):
+        again, resumed, _ = build("40", saved, load_first)
+        train(again, resumed, data[5:])
+        assert_same(again, whole, rtol=1e-12, atol=1e-14)
+    shrinks["0"].detach()
+    train(half, optimizer, data[5:])
+    saved = copy.deepcopy((half.state_dict(), optimizer.state_dict()))
+    for load_first in (False, True):
+        _, resumed, left = build("4", saved, load_first)
+        torch.testing.assert_close(left["4"].coefficients, shrinks["4"].coefficients, rtol=0, atol=0)
+        assert resumed.param_groups[1]["halo_step_4"] == 10
 
 
 def test_regrouped_parameters_go_on():
@@ -407,7 +442,7 @@ def test_regrouped_parameters_go_on():
     rest = dict(optimizer.defaults)
     optimizer.param_groups[:] = [{**rest, "params": parameters[:2]}, {**rest, "params": parameters[2:]}]
     train(model, optimizer, batches(1))
-    assert [group["halo_step"] for group in optimizer.param_groups] == [1, 1]
+    assert [group["halo_step_0"] for group in optimizer.param_groups] == [1, 1]
 
 
 def test_a_weight_frozen_after_attaching_is_left_alone():
@@ -440,6 +475,25 @@ def test_an_optimizer_without_learning_rate_is_refused():
     optimizer.param_groups[0]["lr"] = None
     with pytest.raises(ValueError, match=r"SGD has lr=None; λ's learning rate follows"):
         th.Shrinkage(model, th.HALO(0.1), optimizer)
+
+
+def test_a_refused_attachment_leaves_no_key_behind():
+    model = network()
+    optimizer = torch.optim.SGD([{"params": model[0].parameters()}, {"params": model[4].parameters()}], lr=0.1)
+    optimizer.param_groups[1]["lr"] = None
+    before = [set(group) for group in optimizer.param_groups]
+    with pytest.raises(ValueError, match="has lr=None"):
+        th.Shrinkage(model, th.HALO(0.1), optimizer)
+    assert [set(group) for group in optimizer.param_groups] == before
+
+
+def test_detach_leaves_no_empty_entries():
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    shrink = th.Shrinkage(model, th.HALO(1e-3), optimizer)
+    train(model, optimizer, batches(1))
+    shrink.detach()
+    assert optimizer.state_dict()["state"] == {}
 
 
 def test_adaptive_weights_of_a_wrapped_model():
@@ -512,14 +566,14 @@ def test_a_number_that_is_not_finite_stops_the_training(what):
         optimizer.step()
     with pytest.raises(FloatingPointError, match=rf"4\.weight: the {what} is not finite at step 50"):
         optimizer.step()
-    assert optimizer.param_groups[0]["halo_step"] == 50
+    assert optimizer.param_groups[0]["halo_step_0"] == 50
 
 
 def test_a_lambda_that_does_not_spread_is_warned_about():
     model = nn.Linear(3, 2)
     optimizer = torch.optim.AdamW(model.parameters())
     th.Shrinkage(model, th.HALO(1e-8), optimizer, coefficient_weight_decay=0.0)
-    optimizer.param_groups[0]["halo_step"] = 999
+    optimizer.param_groups[0]["halo_step_0"] = 999
     for p in model.parameters():
         p.grad = torch.zeros_like(p)
     optimizer.step()

@@ -104,7 +104,7 @@ class Attached:
             yield w[part], grad[part], _cut(lam, part), _cut(momentum, part)
 
     def follow(self) -> None:
-        """Bring λ to its weight's device and dtype, if the model was moved or cast."""
+        """Bring λ to its weight's device and dtype."""
         like = self.weight.parameter.device, at_least_float32(self.weight.parameter.dtype)
         if any((part.device, part.dtype) != like for part in self.lam):
             self.lam = tuple(part.to(*like) for part in self.lam)
@@ -156,6 +156,13 @@ def share(attached: Sequence[Attached]) -> None:
     """Let all weights have the same λ, where the penalty has one for the whole model."""
     for one in attached if attached[0].penalty.shared else ():
         one.lam, one.momentum = attached[0].lam, attached[0].momentum
+
+
+def follow(attached: Sequence[Attached]) -> None:
+    """Bring λ to the weights' device and dtype, if the model was moved or cast."""
+    for one in attached:
+        one.follow()
+    share(attached)
 
 
 def check_finite(attached: Sequence[Attached], step: int) -> None:

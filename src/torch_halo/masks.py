@@ -32,6 +32,13 @@ class Masks(Mapping[str, Tensor]):
     def __len__(self) -> int:
         return len(self._masks)
 
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Mapping) or self.keys() != other.keys():
+            return False
+        return all(torch.equal(local(mask), local(other[name])) for name, mask in self.items())
+
+    __hash__ = None  # type: ignore[assignment]
+
     def __repr__(self) -> str:
         return f"Masks({len(self)} weights, sparsity {self.sparsity:.4f})"
 
@@ -77,10 +84,10 @@ class Masks(Mapping[str, Tensor]):
     def _clear_(self, optimizer: Optimizer) -> None:
         self._zero_()
         for weight in self._weights:
-            kept = self._on_device(weight)
+            cut = ~self._on_device(weight)
             for key, entry in optimizer.state.get(weight.parameter, {}).items():
                 if key not in KEYS + MOMENTUM_KEYS and _is_like(entry, weight.parameter):
-                    local(entry).mul_(kept)
+                    local(entry).masked_fill_(cut, 0.0)
 
     def _zero_(self) -> None:
         for weight in self._weights:

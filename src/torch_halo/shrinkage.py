@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 from torch_halo.checks import number, whole
-from torch_halo.coefficients import Attached, Rates, check_finite, share, warn_if_equal
+from torch_halo.coefficients import Attached, Rates, check_finite, follow, share, warn_if_equal
 from torch_halo.hooks import base_optimizer, before_update, check_held, gradient
 from torch_halo.penalties import PENALTIES, Penalty
 from torch_halo.selection import Select, select_weights
@@ -71,8 +71,7 @@ class Shrinkage:
         self._attached = [Attached.to(weight, penalty) for weight in weights]
         share(self._attached)
         self._by_id = {id(attached.weight.parameter): attached for attached in self._attached}
-        taken = [shrink._state.step for shrink in _live.get(optimizer, [])]
-        self._state: State = State(self._attached, optimizer, taken)
+        self._state = State(self._attached, optimizer)
         self._handles = [before_update(optimizer, self._shrink), *self._state.hooks(optimizer)]
         # Weakly, so that an optimizer that nobody uses any more sets its parameters free.
         self._optimizer = weakref.ref(optimizer)
@@ -111,11 +110,12 @@ class Shrinkage:
         if found_inf is not None and bool(found_inf):
             # A fused optimizer under a GradScaler skips such a step inside its kernel.
             return
-        self._follow_model()
+        follow(self._attached)
+        self._state.mark(optimizer)  # the user may have made new groups
         grad_scale = getattr(optimizer, "grad_scale", None)  # set where gradients are still scaled
         moved: list[tuple[Attached, Rates]] = []
         for group in optimizer.param_groups:
-            members = self._members(optimizer, group)
+            members = self._members(group)
             rates = self._begin_step(optimizer, group, [attached for attached, _ in members]) if members else None
             if rates is None:
                 continue
@@ -126,12 +126,11 @@ class Shrinkage:
         if moved and self.penalty.shared:
             self._move_shared([attached for attached, _ in moved], moved[0][1])
 
-    def _members(self, optimizer: Optimizer, group: dict[str, Any]) -> list[tuple[Attached, Tensor]]:
+    def _members(self, group: dict[str, Any]) -> list[tuple[Attached, Tensor]]:
         """The group's weights that have a gradient; none if the learning rate is 0: nothing changes then."""
         found = [self._by_id[id(p)] for p in group["params"] if id(p) in self._by_id and p.requires_grad]
         if not found or float(group["lr"]) == 0:
             return []
-        self._state.mark(optimizer)  # the user may have made new groups
         grads = [gradient(attached.weight) for attached in found]
         return [(attached, grad) for attached, grad in zip(found, grads, strict=True) if grad is not None]
 
@@ -161,12 +160,6 @@ class Shrinkage:
         partial = [attached.taken_partial() for attached in members]
         totals = sum_shards(partial, [attached.weight for attached in members])
         members[0].move_shared_(stacked(totals).sum(), rates)
-
-    def _follow_model(self) -> None:
-        """Bring λ to the weights' device and dtype, if the model was moved or cast."""
-        for attached in self._attached:
-            attached.follow()
-        share(self._attached)
 
 
 def _optional(what: str, value: float | None) -> float | None:

@@ -7,7 +7,7 @@ from typing import Any
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from torch_halo.coefficients import KEYS, MOMENTUM_KEYS, Attached
+from torch_halo.coefficients import KEYS, MOMENTUM_KEYS, Attached, follow
 from torch_halo.hooks import after_update
 
 
@@ -15,14 +15,14 @@ class State:
     """λ and its momentum beside the parameters' own state; a step counter and the first learning rate in param_groups.
 
     (Not in `optimizer.state` under keys of their own, which would break distributed checkpoints.)
-    `step` and `first_lr` are the keys; a second Shrinkage, on other parameters of the same
-    optimizer, counts under keys of its own.
+    `step` and `first_lr` are the keys, made from the place of the first weight in the optimizer, so
+    that several Shrinkages on it count for themselves and are found again in any order.
     """
 
-    def __init__(self, attached: Sequence[Attached], optimizer: Optimizer, taken: Sequence[str]) -> None:
-        suffixes = ["", *(f"_{i}" for i in range(1, len(taken) + 1))]
-        suffix = next(suffix for suffix in suffixes if f"halo_step{suffix}" not in taken)
-        self.step, self.first_lr = f"halo_step{suffix}", f"halo_first_lr{suffix}"
+    def __init__(self, attached: Sequence[Attached], optimizer: Optimizer) -> None:
+        places = {id(p): i for i, p in enumerate(_parameters(optimizer.param_groups))}
+        first = min(places[id(one.weight.parameter)] for one in attached)
+        self.step, self.first_lr = f"halo_step_{first}", f"halo_first_lr_{first}"
         self._attached = list(attached)
         self._penalty = attached[0].penalty
         self._by_id = {id(one.weight.parameter): one for one in attached}
@@ -41,18 +41,24 @@ class State:
         """Leave the optimizer as it was."""
         for attached in self._attached:
             _drop(optimizer.state.get(attached.weight.parameter, {}))
+        for p in _parameters(optimizer.param_groups):
+            if optimizer.state.get(p) == {}:
+                del optimizer.state[p]
         for group in optimizer.param_groups:
             group.pop(self.step, None)
             group.pop(self.first_lr, None)
 
     def mark(self, optimizer: Optimizer) -> None:
         """Give the groups of our weights a step counter and the learning rate that they start from."""
-        for group in optimizer.param_groups:
-            if self.step in group or not any(id(p) in self._by_id for p in group["params"]):
-                continue
-            if group["lr"] is None:
-                name = type(optimizer).__name__
-                raise ValueError(f"{name} has lr=None; λ's learning rate follows the weights', so give it one")
+        groups = [
+            group
+            for group in optimizer.param_groups
+            if self.step not in group and any(id(p) in self._by_id for p in group["params"])
+        ]
+        if any(group["lr"] is None for group in groups):
+            name = type(optimizer).__name__
+            raise ValueError(f"{name} has lr=None; λ's learning rate follows the weights', so give it one")
+        for group in groups:
             group[self.step], group[self.first_lr] = 0, _base_lr(group)
 
     def count(self, group: dict[str, Any]) -> None:
@@ -64,7 +70,7 @@ class State:
     def _adopt(self, optimizer: Optimizer) -> None:
         """Take λ over from a state that was loaded before attaching."""
         states = [optimizer.state.get(one.weight.parameter, {}) for one in self._attached]
-        if any(group.get(self.step) for group in optimizer.param_groups):
+        if any(KEYS[0] in state for state in states) or any(group.get(self.step) for group in optimizer.param_groups):
             self._check(optimizer.param_groups, states)
             self._restore(states, warn=True)
         self.mark(optimizer)
@@ -76,7 +82,7 @@ class State:
         """Put λ beside the optimizer's own state, after it has made that (Adam tests whether it is empty)."""
         if not self._penalty.learned:
             return
-        for p in chain.from_iterable(group["params"] for group in optimizer.param_groups):
+        for p in _parameters(optimizer.param_groups):
             if p.grad is not None:
                 # Distributed checkpoints want all parameters to have an entry if one has, be it empty.
                 optimizer.state.setdefault(p, {})
@@ -84,14 +90,14 @@ class State:
                 optimizer.state[p].update(self._by_id[id(p)].entries())
 
     def _before_load(self, optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
-        saved = chain.from_iterable(group["params"] for group in state_dict["param_groups"])
-        own = chain.from_iterable(group["params"] for group in optimizer.param_groups)
+        saved, own = _parameters(state_dict["param_groups"]), _parameters(optimizer.param_groups)
         # Lengths that differ are torch's to report.
         self._loading = {id(p): state_dict["state"].get(i, {}) for i, p in zip(saved, own, strict=False)}
         self._check(state_dict["param_groups"], self._loaded())
 
     def _after_load(self, optimizer: Optimizer) -> None:
         # torch has cast λ to the weights' dtype; take it from the state as it was saved.
+        follow(self._attached)
         self._restore(self._loaded())
         for one, saved in zip(self._attached, self._loaded(), strict=True):
             if saved:
@@ -117,6 +123,10 @@ class State:
             attached, states = attached[:1], [next((state for state in states if KEYS[0] in state), {})]
         for one, state in zip(attached, states, strict=True):
             one.restore(state, warn=warn)
+
+
+def _parameters(groups: Sequence[Mapping[str, Any]]) -> list[Any]:
+    return list(chain.from_iterable(group["params"] for group in groups))
 
 
 def _base_lr(group: Mapping[str, Any]) -> float:

@@ -73,7 +73,6 @@ WRITERS = {
     "mnist": [
         lambda root: write_idx(root / "mnist"),
         lambda root: write_idx(root / "MNIST/raw", zipped=False),
-        lambda root: write_idx(root),
     ],
     "fashion-mnist": [lambda root: write_idx(root / "fashion-mnist")],
     "cifar10": [
@@ -133,6 +132,13 @@ def test_the_data_directory_can_be_in_the_environment(tmp_path, monkeypatch):
     assert len(load("mnist").test.labels) == TEST
     assert find("mnist", tmp_path) == tmp_path / "mnist"
     assert find("cifar10", tmp_path) is None
+    assert len(load("mnist", root=tmp_path / "mnist").test.labels) == TEST
+    with pytest.raises(FileNotFoundError):  # MNIST's files are no Fashion-MNIST
+        load("fashion-mnist", root=tmp_path / "mnist", download=False)
+    for name in ("train", "test"):
+        (tmp_path / "cifar-100-python" / name).mkdir(parents=True)
+    with pytest.raises(FileNotFoundError, match="the files of cifar100 are not in"):
+        load("cifar100", root=tmp_path, download=False)
 
 
 def test_label_noise_flips_to_other_classes_and_remembers():
@@ -169,6 +175,25 @@ def test_batches_depend_on_seed_and_epoch_alone():
     assert torch.equal(seen.sort().values, torch.arange(1438))
     parts = [epoch(rank=rank, world=2) for rank in range(2)]
     assert torch.equal(torch.cat([parts[0][3][2], parts[1][3][2]]).sort().values, first[3][2].sort().values)
+
+
+def test_processes_share_batches_equally():
+    data = load("digits")  # 1,438 images
+    for world in (2, 4, 7):
+        size = 10 * world
+        parts = [list(batches(data, data.train, size, seed=0, epoch=0, rank=r, world=world)) for r in range(world)]
+        lengths = [[len(labels) for _, labels, _ in part] for part in parts]
+        assert all(one == lengths[0] for one in lengths)
+        assert min(lengths[0]) > 0
+        assert sum(lengths[0]) == 1438 // world
+
+
+@pytest.mark.parametrize("options", [{"size": 0}, {"size": 9, "world": 2}, {"rank": 2, "world": 2}, {"start": -1}])
+def test_batches_that_cannot_be_shared(options):
+    data = load("digits")
+    options = {"size": 10, "seed": 0, "epoch": 0, **options}
+    with pytest.raises(ValueError, match="batches need a size that the processes can share"):
+        next(batches(data, data.train, **options))
 
 
 def test_shifts_and_flips_by_hand():
@@ -219,7 +244,7 @@ def test_a_gzip_file_cut_short(tmp_path):
 
 def test_labels_out_of_range_and_other_counts(tmp_path):
     write_idx(tmp_path / "mnist", t10k_labels_idx1_ubyte=idx(2049, np.full(TEST, 10, np.uint8)))
-    with pytest.raises(ValueError, match="expected labels below 10; found 10"):
+    with pytest.raises(ValueError, match="expected labels from 0 to 9; found 10 to 10"):
         load("mnist", root=tmp_path)
     write_cifar(tmp_path, "cifar-100-binary")
     path = tmp_path / "cifar-100-binary" / "test.bin"
@@ -229,6 +254,21 @@ def test_labels_out_of_range_and_other_counts(tmp_path):
     path.write_bytes(path.read_bytes()[:5000])
     with pytest.raises(ValueError, match=r"test\.bin: expected rows of 3074 bytes; found 5000 bytes"):
         load("cifar100", root=tmp_path)
+
+
+class Trick:
+    def __init__(self, *parts):
+        self.parts = parts
+
+    def __reduce__(self):
+        return self.parts
+
+
+class BadDtype:
+    """An array of a dtype whose own state is nonsense: numpy would believe it and crash."""
+
+    def __reduce__(self):
+        return np.ndarray, ((1, 3072), Trick(np.dtype, ("u1", False, True), (3, "|", None, -1, -1, 0)))
 
 
 class Hostile:
@@ -241,6 +281,9 @@ class Hostile:
     [
         (pickle.dumps(Hostile()), r"it asks for builtins\.exec, which no CIFAR file needs"),
         (pickle.dumps({b"data": Hostile(), b"labels": []}, protocol=2), r"__builtin__\.exec|builtins\.exec"),
+        (pickle.dumps({b"data": np.zeros((4, 3072)), b"labels": [0] * 4}), r"expected an array of bytes; found one of"),
+        (pickle.dumps(Trick(np.ndarray, ((1, 3072), "u1"))), r"not callable"),
+        (pickle.dumps({b"data": BadDtype(), b"labels": [1]}, protocol=2), r"not callable|do not fit"),
         (pickle.dumps([1]), r"expected a dictionary with 'data' and 'labels'; found list"),
         (pickle.dumps({b"data": np.zeros((4, 7), np.uint8), b"labels": [0] * 4}), r"found uint8 \(4, 7\)"),
         (pickle.dumps({b"data": np.zeros((4, 3072), np.uint8), b"labels": [0] * 3}), r"expected a list of 4 labels"),
@@ -322,6 +365,36 @@ def test_a_wrong_checksum_leaves_nothing(server, tmp_path):
     with pytest.raises(ValueError, match=r"expected md5 00; found .*thrown away"):
         fetch(Remote(f"{server}/file.gz", "00"), tmp_path, lambda *what: None)
     assert not list(tmp_path.iterdir())
+
+
+def test_two_processes_fetch_once(server, tmp_path, monkeypatch):
+    write_idx(tmp_path / "published")
+    Handler.files = {f"/{n}.gz": (tmp_path / "published" / f"{n}.gz").read_bytes() for n in FILES}
+    remotes = tuple(Remote(f"{server}/{n}.gz", md5(tmp_path / "published" / f"{n}.gz")) for n in FILES)
+    monkeypatch.setitem(DATASETS, "mnist", replace(DATASETS["mnist"], remotes=remotes))
+    found = []
+    threads = [
+        threading.Thread(target=lambda: found.append(load("mnist", root=tmp_path / "fetched"))) for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 3
+    assert len(Handler.asked) == 4
+
+
+def test_a_damaged_archive_is_fetched_anew(server, tmp_path, monkeypatch):
+    archive = tmp_path / "fetched" / "cifar-100-binary.tar.gz"
+    archive.parent.mkdir()
+    archive.write_bytes(b"\x1f\x8b\x08\x00truncated")
+    Handler.files["/cifar-100-binary.tar.gz"] = b"\x1f\x8b\x08\x00also truncated"
+    (tmp_path / "published").write_bytes(Handler.files["/cifar-100-binary.tar.gz"])
+    remote = Remote(f"{server}/cifar-100-binary.tar.gz", md5(tmp_path / "published"))
+    monkeypatch.setitem(DATASETS, "cifar100", replace(DATASETS["cifar100"], remotes=(remote,)))
+    with pytest.raises(ValueError, match=r"cifar-100-binary\.tar\.gz: expected a whole tar file; found a damaged one"):
+        load("cifar100", root=tmp_path / "fetched")
+    assert len(Handler.asked) == 1
 
 
 def test_data_sets_are_fetched(server, tmp_path, monkeypatch):

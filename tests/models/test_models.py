@@ -1,5 +1,3 @@
-import pickle
-
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -59,6 +57,8 @@ def test_initial_values_are_the_papers():
     [
         (lambda: MODELS["lenet"], "unknown model 'lenet'; known: lenet-300-100, lenet-5"),
         (lambda: MODELS["resnet"](CIFAR, 10, depth=18), "depth must be one of 20, 32, 50, 56; received 18"),
+        (lambda: MODELS["vgg16"](MNIST, 10), "vgg16 needs images of 32×32"),
+        (lambda: MODELS["vgg16"](CIFAR, 10, width=0), "width must be a finite number above 0"),
         (lambda: MODELS["lenet-5"]((8, 8), 10), r"lenet-5 needs images .* at least 12×12 pixels; received \(8, 8\)"),
         (lambda: MODELS["lenet-5-caffe"]((1, 8, 8), 10), "at least 16×16 pixels"),
     ],
@@ -100,8 +100,32 @@ class Hostile:
 def test_a_hostile_pickle_is_not_executed(tmp_path):
     path = tmp_path / "weights.pt"
     torch.save({"state_dict": Hostile()}, path)
-    with pytest.raises(pickle.UnpicklingError, match="Weights only load failed"):
+    with pytest.raises(ValueError, match=r"weights\.pt: expected a file of weights; found a damaged or unsafe one"):
         load_weights(resnet(), path)
+
+
+def test_files_that_are_damaged_or_missing_are_named(tmp_path):
+    torch.save(resnet().state_dict(), tmp_path / "cut.pt")
+    save_file(resnet().state_dict(), tmp_path / "cut.safetensors")
+    for name in ("cut.pt", "cut.safetensors"):
+        content = (tmp_path / name).read_bytes()
+        (tmp_path / name).write_bytes(content[: len(content) // 2])
+        with pytest.raises(ValueError, match=rf"{name}: expected a"):
+            load_weights(resnet(), tmp_path / name)
+    (tmp_path / "text.pt").write_text("hello")
+    with pytest.raises(ValueError, match=r"text\.pt: expected a file of weights"):
+        load_weights(resnet(), tmp_path / "text.pt")
+    with pytest.raises(FileNotFoundError, match=r"missing\.pt: no such file"):
+        load_weights(resnet(), tmp_path / "missing.pt")
+
+
+def test_old_files_have_no_batch_counts_and_a_model_may_have_a_module(tmp_path):
+    state = {n: v for n, v in resnet().state_dict().items() if not n.endswith("num_batches_tracked")}
+    torch.save(state, tmp_path / "old.pt")
+    assert torch.equal(load_weights(resnet(), tmp_path / "old.pt").fc.weight, state["fc.weight"])
+    model = nn.ModuleDict({"module": nn.Linear(2, 2)})
+    torch.save(model.state_dict(), tmp_path / "own.pt")
+    load_weights(nn.ModuleDict({"module": nn.Linear(2, 2)}), tmp_path / "own.pt")
 
 
 def test_weights_that_do_not_fit_change_nothing(tmp_path):

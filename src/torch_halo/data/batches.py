@@ -16,13 +16,20 @@ def batches(
     """(inputs, labels, indices) of one epoch of training, from its batch number `start` on.
 
     Order and augmentation depend on (seed, epoch) alone, so that an epoch can be entered anywhere.
-    Of several processes, each takes every `world`-th entry of a batch.
+    Of several processes, each takes every `world`-th entry of a batch, all of them equally many: up
+    to world − 1 entries at the end of an epoch are left out.
     """
-    count = len(split.labels)
+    if size < 1 or size % world or not 0 <= rank < world or start < 0:
+        raise ValueError(
+            "batches need a size that the processes can share, a rank among them and a start of at least 0; "
+            f"received size {size}, rank {rank} of {world}, start {start}"
+        )
+    count = len(split.labels) // world * world
     generator = torch.Generator().manual_seed(_mixed(seed, epoch))
-    order = torch.randperm(count, generator=generator)
-    flips = torch.rand(count, generator=generator) < 0.5
-    shifts = torch.randint(0, 2 * SHIFT + 1, (count, 2), generator=generator)
+    total = len(split.labels)
+    order = torch.randperm(total, generator=generator)
+    flips = torch.rand(total, generator=generator) < 0.5
+    shifts = torch.randint(0, 2 * SHIFT + 1, (total, 2), generator=generator)
     device = split.labels.device
     for first in range(start * size, count, size):
         chosen = slice(first + rank, min(first + size, count), world)

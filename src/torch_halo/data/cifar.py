@@ -1,6 +1,7 @@
 """CIFAR's files: the binary version, and the Python version without trusting its pickles."""
 
 import io
+import math
 import pickle
 from collections.abc import Sequence
 from pathlib import Path
@@ -36,7 +37,7 @@ CIFAR100 = {
 
 def has_cifar(folder: Path, layout: Layout) -> bool:
     """Whether all files of the layout are there."""
-    return all((folder / name).exists() for name in (*layout.train, *layout.test))
+    return all((folder / name).is_file() for name in (*layout.train, *layout.test))
 
 
 def read_cifar(folder: Path, layout: Layout) -> tuple[Split, Split]:
@@ -60,20 +61,21 @@ def _binary(path: Path, label_bytes: int) -> Split:
 def _python(path: Path, key: bytes) -> Split:
     try:
         found = _Unpickler(io.BytesIO(path.read_bytes()), encoding="bytes").load()
-    except (pickle.UnpicklingError, EOFError, ValueError, TypeError, AttributeError, IndexError, KeyError) as error:
+    except _UNREADABLE as error:
         raise ValueError(f"{path}: expected a CIFAR batch; found something else or a damaged one ({error})") from error
     if not isinstance(found, dict) or b"data" not in found or key not in found:
         raise ValueError(
             f"{path}: expected a dictionary with 'data' and {key.decode()!r}; found {type(found).__name__}"
         )
-    return Split(_images(path, found[b"data"]), _labels(path, found[key], len(found[b"data"])))
+    images = _images(path, found[b"data"])
+    return Split(images, _labels(path, found[key], len(images)))
 
 
 def _images(path: Path, data: Any) -> Tensor:
-    if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.ndim != 2 or data.shape[1] != PIXELS:
-        found = f"{data.dtype} {data.shape}" if isinstance(data, np.ndarray) else type(data).__name__
+    if not isinstance(data, _Array) or len(data.shape) != 2 or data.shape[1] != PIXELS:
+        found = f"uint8 {data.shape}" if isinstance(data, _Array) else type(data).__name__
         raise ValueError(f"{path}: expected 'data' of uint8 (n, {PIXELS}); found {found}")
-    return torch.from_numpy(data.copy()).view(-1, *SHAPE)
+    return torch.from_numpy(np.frombuffer(data.content, np.uint8).copy()).view(-1, *SHAPE)
 
 
 def _labels(path: Path, labels: Any, count: int) -> Tensor:
@@ -88,18 +90,55 @@ def _encode(text: str, encoding: str) -> bytes:
     return text.encode(encoding)
 
 
-_RECONSTRUCT = np.empty(0).__reduce__()[0]
+class _Bytes:
+    """Stands for numpy's dtype of bytes, the only one."""
+
+    def __init__(self, code: object, *rest: object) -> None:
+        if code not in ("u1", b"u1"):
+            raise pickle.UnpicklingError(f"expected an array of bytes; found one of {code!r}")
+
+    def __setstate__(self, state: object) -> None:
+        pass
+
+
+class _Array:
+    """Stands for a numpy array: its shape and its content, both checked; numpy itself trusts what it is told."""
+
+    shape: tuple[int, ...] = ()
+    content = b""
+
+    def __setstate__(self, state: Any) -> None:
+        _, shape, dtype, is_fortran, content = state
+        sound = isinstance(shape, tuple) and all(isinstance(size, int) and size >= 0 for size in shape)
+        sound = sound and isinstance(dtype, _Bytes) and isinstance(content, bytes) and not is_fortran
+        if not sound or math.prod(shape) != len(content):
+            raise pickle.UnpicklingError("an array whose shape and content do not fit")
+        self.shape, self.content = shape, content
+
+
 _ADMITTED: dict[tuple[str, str], Any] = {
-    ("numpy", "ndarray"): np.ndarray,
-    ("numpy", "dtype"): np.dtype,
-    ("numpy.core.multiarray", "_reconstruct"): _RECONSTRUCT,
-    ("numpy._core.multiarray", "_reconstruct"): _RECONSTRUCT,
+    ("numpy", "ndarray"): "numpy.ndarray",  # only ever an argument of the next
+    ("numpy.core.multiarray", "_reconstruct"): lambda *args: _Array(),
+    ("numpy._core.multiarray", "_reconstruct"): lambda *args: _Array(),
+    ("numpy", "dtype"): _Bytes,
     ("_codecs", "encode"): _encode,
 }
+_UNREADABLE = (
+    pickle.UnpicklingError,
+    EOFError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    IndexError,
+    KeyError,
+    MemoryError,
+    OverflowError,
+    ImportError,
+)
 
 
 class _Unpickler(pickle.Unpickler):
-    """Admits what CIFAR's files hold, arrays of numbers, and nothing else: a pickle can run any code."""
+    """Admits arrays of bytes, as CIFAR's files hold them, and nothing else: a pickle can run any code."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _ADMITTED:

@@ -7,7 +7,9 @@ import tarfile
 import tempfile
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,7 +33,7 @@ def fetch(remote: Remote, folder: Path, progress: Progress) -> Path:
     """Download a file into a folder, going on where an earlier attempt stopped."""
     folder.mkdir(parents=True, exist_ok=True)
     target, part = folder / remote.name, folder / f"{remote.name}.part"
-    if target.exists():
+    if target.exists() and md5(target) == remote.md5:
         return target
     _download(remote, part, progress)
     found = md5(part)
@@ -65,15 +67,32 @@ def _download(remote: Remote, part: Path, progress: Progress) -> None:
 
 
 def unpack(archive: Path, folder: Path) -> None:
-    """Unpack a tar file into its own folders beside each other, each appearing whole."""
+    """Unpack a tar file; its folders appear whole, and the archive goes."""
     with tempfile.TemporaryDirectory(dir=folder, prefix=".unpacking") as scratch:
-        with tarfile.open(archive) as tar:
-            tar.extractall(scratch, filter="data")  # no absolute paths, no links out
+        try:
+            with tarfile.open(archive) as tar:
+                tar.extractall(scratch, filter="data")  # no absolute paths, no links out
+        except (EOFError, tarfile.TarError, zlib.error) as error:
+            raise ValueError(f"{archive}: expected a whole tar file; found a damaged one ({error})") from error
         for made in Path(scratch).iterdir():
             target = folder / made.name
             if target.exists():
                 shutil.rmtree(target)
             os.replace(made, target)
+    archive.unlink()
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Let one process at a time work in a folder (where the system has file locks)."""
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    with (folder / ".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # given back when the file is closed
+        yield
 
 
 def md5(path: Path) -> str:

@@ -1,6 +1,7 @@
 """MNIST's files: idx, plain or gzipped."""
 
 import gzip
+import math
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +19,7 @@ FILES = tuple(f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in (
 
 def has_idx(folder: Path) -> bool:
     """Whether all four files are there, plain or gzipped."""
-    return all((folder / name).exists() or (folder / f"{name}.gz").exists() for name in FILES)
+    return all((folder / name).is_file() or (folder / f"{name}.gz").is_file() for name in FILES)
 
 
 def read_idx(folder: Path) -> tuple[Split, Split]:
@@ -48,7 +49,7 @@ def _read(path: Path, magic: int, ndim: int) -> Tensor:
         found = KINDS.get(int(header[0]), f"magic number {int(header[0])}")
         raise ValueError(f"{path}: expected {KINDS[magic]} (magic number {magic}); found {found}")
     shape: Sequence[int] = [int(size) for size in header[1:]]
-    expected = 4 * (1 + ndim) + int(np.prod(shape))
+    expected = 4 * (1 + ndim) + math.prod(shape)
     if len(content) != expected:
         raise ValueError(f"{path}: expected {expected} bytes for {'×'.join(map(str, shape))}; found {len(content)}")
     return torch.from_numpy(np.frombuffer(content, np.uint8, offset=4 * (1 + ndim)).copy()).view(*shape)

@@ -50,12 +50,12 @@ class DataSet:
         return (inputs.float() - mean) / torch.tensor(self.std, device=inputs.device).view(shape)
 
     def normalised(self) -> "DataSet":
-        """The same with normalised inputs, four times the memory: for small sets and simple loops."""
+        """The same with normalised inputs and no augmentation: for small sets and simple loops."""
         train, validation, test = (
             Split(self.normalise(split.inputs), split.labels) for split in (self.train, self.validation, self.test)
         )
         mean, std = (0.0,) * len(self.mean), (1.0,) * len(self.std)
-        return replace(self, train=train, validation=validation, test=test, mean=mean, std=std)
+        return replace(self, train=train, validation=validation, test=test, mean=mean, std=std, is_augmented=False)
 
 
 def cut(split: Split, share: float, seed: int) -> tuple[Split, Split]:

@@ -1,7 +1,7 @@
 """The data sets: where their files are, how they are read, where they come from."""
 
+import http.client
 import os
-import urllib.error
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +10,7 @@ import torch
 
 from torch_halo.checks import Table
 from torch_halo.data.cifar import CIFAR10, CIFAR100, Layout, has_cifar, read_cifar
-from torch_halo.data.download import Progress, Remote, fetch, unpack
+from torch_halo.data.download import Progress, Remote, fetch, locked, unpack
 from torch_halo.data.idx import FILES, has_idx, read_idx
 from torch_halo.data.sets import DataSet, Split, cut, with_noise
 
@@ -61,7 +61,7 @@ def load(
 
 def data_root(root: str | Path | None) -> Path:
     """The data directory: as given, or $HALO_DATA, or a folder in the user's cache."""
-    return Path(root or os.environ.get("HALO_DATA") or Path.home() / ".cache" / "torch-halo")
+    return Path(root or os.environ.get("HALO_DATA") or "~/.cache/torch-halo").expanduser()
 
 
 def find(name: str, root: Path) -> Path | None:
@@ -74,14 +74,16 @@ def get(name: str, root: Path, progress: Progress) -> None:
     """Fetch a data set's files from their publisher."""
     source = DATASETS[name]
     folder = root / next(iter(source.readers))
-    for remote in source.remotes:
-        try:
-            if remote.name.endswith(".tar.gz"):
-                unpack(fetch(remote, root, progress), root)
-            else:
-                fetch(remote, folder, progress)
-        except (urllib.error.URLError, OSError) as error:
-            raise ConnectionError(f"{_missing(name, source, root)}; {remote.url} cannot be had: {error}") from error
+    root.mkdir(parents=True, exist_ok=True)
+    with locked(root):  # two processes of one launch ask for the same files
+        for remote in source.remotes if _reader(source, root) is None else ():
+            try:
+                if remote.name.endswith(".tar.gz"):
+                    unpack(fetch(remote, root, progress), root)
+                else:
+                    fetch(remote, folder, progress)
+            except (OSError, http.client.HTTPException) as error:
+                raise ConnectionError(f"{_missing(name, source, root)}; {remote.url} cannot be had: {error}") from error
 
 
 def _read(name: str, source: Source, root: Path, download: bool, progress: Progress) -> tuple[Split, Split]:
@@ -96,14 +98,17 @@ def _read(name: str, source: Source, root: Path, download: bool, progress: Progr
     for split, what, expected in ((train, "training", source.counts[0]), (test, "test", source.counts[1])):
         if len(split.labels) != expected:
             raise ValueError(f"{folder}: expected {expected} {what} images of {name}; found {len(split.labels)}")
-        if len(split.labels) and int(split.labels.max()) >= source.classes:
-            raise ValueError(f"{folder}: expected labels below {source.classes}; found {int(split.labels.max())}")
+        low, high = (int(label) for label in split.labels.aminmax()) if expected else (0, 0)
+        if low < 0 or high >= source.classes:
+            raise ValueError(f"{folder}: expected labels from 0 to {source.classes - 1}; found {low} to {high}")
     return train, test
 
 
 def _reader(source: Source, root: Path) -> tuple[Path, Read] | None:
     for folder, (is_there, read) in source.readers.items():
-        for place in (root / folder, root):  # the directory given may be the folder itself
+        # The directory given may be the folder itself, if its name says so: MNIST's and
+        # Fashion-MNIST's files look alike.
+        for place in (root / folder, *([root] if folder and root.match(folder) else [])):
             if is_there(place):
                 return place, read
     return None

@@ -1,5 +1,6 @@
 """Weights from a file."""
 
+import pickle
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,20 +16,43 @@ def load_weights(model: nn.Module, path: str | Path) -> nn.Module:
     a `module.` in front of the names (DataParallel's) is taken off.
     """
     path = Path(path)
-    state = {name.removeprefix("module."): value for name, value in _state_dict(_read(path), path).items()}
+    state = _plain_names(model, _state_dict(_read(path), path))
+    for name, value in model.state_dict().items():
+        if name.endswith("num_batches_tracked"):  # old files have none, and nothing depends on it
+            state.setdefault(name, value)
     _check(model, state, path)
     model.load_state_dict(state)
     return model
 
 
 def _read(path: Path) -> Any:
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file")
     if path.suffix == ".safetensors":
-        try:
-            from safetensors.torch import load_file
-        except ImportError as error:
-            raise ImportError("safetensors files need safetensors: pip install 'torch-halo[train]'") from error
+        return _read_safetensors(path)
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except (RuntimeError, pickle.UnpicklingError, EOFError, KeyError, ValueError) as error:
+        raise ValueError(f"{path}: expected a file of weights; found a damaged or unsafe one ({error})") from error
+
+
+def _read_safetensors(path: Path) -> Any:
+    try:
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+    except ImportError as error:
+        raise ImportError("safetensors files need safetensors: pip install 'torch-halo[train]'") from error
+    try:
         return load_file(path)
-    return torch.load(path, map_location="cpu", weights_only=True)
+    except SafetensorError as error:
+        raise ValueError(f"{path}: expected a safetensors file; found a damaged one ({error})") from error
+
+
+def _plain_names(model: nn.Module, state: dict[str, Tensor]) -> dict[str, Tensor]:
+    wrapped = all(name.startswith("module.") for name in state)
+    if not wrapped or all(name.startswith("module.") for name in model.state_dict()):
+        return state
+    return {name.removeprefix("module."): value for name, value in state.items()}
 
 
 def _state_dict(found: Any, path: Path) -> dict[str, Tensor]:

@@ -6,6 +6,8 @@ from typing import cast
 
 from torch import Tensor, nn
 
+from torch_halo.checks import number
+
 PLAN = (64, 64, "pool", 128, 128, "pool", 256, 256, 256, "pool", 512, 512, 512, "pool", 512, 512, 512)
 
 
@@ -15,7 +17,10 @@ def vgg16(input_shape: Sequence[int], classes: int, *, width: float = 1.0) -> nn
     As in Liu et al., "Rethinking the value of network pruning", 2019, which the paper follows:
     14,728,266 parameters for 10 classes. `width` multiplies the channels.
     """
-    return VGG(input_shape[0], classes, [n if isinstance(n, str) else round(n * width) for n in PLAN])
+    width = number("vgg16: width", width, above=0)
+    if tuple(input_shape[1:]) != (32, 32):
+        raise ValueError(f"vgg16 needs images of 32×32 pixels; received {tuple(input_shape)}")
+    return VGG(input_shape[0], classes, [n if isinstance(n, str) else max(1, round(n * width)) for n in PLAN])
 
 
 class VGG(nn.Module):
