@@ -406,12 +406,12 @@ def test_several_are_found_again_in_any_order():
         )
         if saved and load_first:
             model.load_state_dict(saved[0])
-            optimizer.load_state_dict(saved[1])
+            optimizer.load_state_dict(copy.deepcopy(saved[1]))  # torch lets both share tensors
         penalties = {"0": th.HALO(1e-3), "4": th.SHALO(1e-3)}
         shrinks = {key: th.Shrinkage(model, penalties[key], optimizer, select=key, ramp_steps=20) for key in order}
         if saved and not load_first:
             model.load_state_dict(saved[0])
-            optimizer.load_state_dict(saved[1])
+            optimizer.load_state_dict(copy.deepcopy(saved[1]))  # torch lets both share tensors
         return model, optimizer, shrinks
 
     data = list(batches(10))
