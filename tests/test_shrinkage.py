@@ -430,7 +430,7 @@ def test_several_are_found_again_in_any_order():
     for load_first in (False, True):
         _, resumed, left = build("4", saved, load_first)
         torch.testing.assert_close(left["4"].coefficients, shrinks["4"].coefficients, rtol=0, atol=0)
-        assert resumed.param_groups[1]["halo_step_4"] == 10
+        assert resumed.param_groups[1]["halo_step_2"] == 10
 
 
 def test_regrouped_parameters_go_on():
