@@ -1,6 +1,7 @@
 """The `halo` command."""
 
 import argparse
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -18,6 +19,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("\nstopped; nothing was written", file=sys.stderr)
         return 130
+    except BrokenPipeError:  # the reader, `head` say, has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except (ImportError, OSError, ValueError) as error:
         print(f"halo: {error}", file=sys.stderr)
         return 1
