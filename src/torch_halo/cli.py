@@ -17,7 +17,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return int(options.run(options))
     except KeyboardInterrupt:
-        print("\nstopped; nothing was written", file=sys.stderr)
+        print(f"\nstopped; {options.stopped}", file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader, `head` say, has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -41,7 +41,7 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--seeds", type=_positive, default=3, metavar="N", help="networks to average, for each method")
     demo.add_argument("--out", type=Path, default=Path("halo-demo.html"), metavar="FILE", help="the page to write")
     demo.add_argument("--json", type=Path, metavar="FILE", help="also write the figures as data")
-    demo.set_defaults(run=_demo)
+    demo.set_defaults(run=_demo, stopped="nothing was written")
     _add_data(commands)
     return parser
 
@@ -50,10 +50,10 @@ def _add_data(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
     data = commands.add_parser("data", help="list and fetch data sets", description="Data sets and where they are.")
     actions = data.add_subparsers(title="actions", required=True, metavar="ACTION")
     listed = actions.add_parser("list", help="say which data sets there are, and which are here")
-    listed.set_defaults(run=_data_list)
+    listed.set_defaults(run=_data_list, stopped="nothing was changed")
     fetched = actions.add_parser("fetch", help="get data sets from their publishers, and check them")
     fetched.add_argument("names", nargs="+", metavar="NAME", help="data sets, as `halo data list` names them")
-    fetched.set_defaults(run=_data_fetch)
+    fetched.set_defaults(run=_data_fetch, stopped="the same command goes on where it was")
     for parser in (listed, fetched):
         parser.add_argument(
             "--data-dir", type=Path, metavar="DIR", help="where the files are ($HALO_DATA, or a folder in your cache)"

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -39,7 +39,6 @@ class Attached:
     penalty: Penalty
     lam: Coefficients
     momentum: Coefficients
-    partial: Coefficients = field(default=())  # a shared λ's gradient, as far as this weight goes
 
     @classmethod
     def to(cls, weight: Weight, penalty: Penalty) -> "Attached":
@@ -63,19 +62,16 @@ class Attached:
 
     def shrink_(self, grad: Tensor, scale: Scalar, rates: Rates) -> None:
         """Add scale·∂Ω/∂w to `grad` and take λ's SGD step, both from the same w and λ."""
-        if self.penalty.shared:
-            self.partial = tuple(torch.zeros_like(lam) for lam in self.lam)
         for w, part, lam, momentum in self._pieces(local(grad)):
-            if self.penalty.shared:
-                self.penalty.add_gradients_(w, lam, part, self.partial, scale, rates.strength)
-                continue
             self._accelerate_(lam, momentum, rates)
             self.penalty.add_gradients_(w, lam, part, momentum, scale, rates.strength)
             _descend_(lam, momentum, rates.lr)
 
-    def taken_partial(self) -> Tensor:
-        """This weight's part of a shared λ's gradient, on this process."""
-        (partial,), self.partial = self.partial, ()
+    def shrink_shared_(self, grad: Tensor, scale: Scalar, rates: Rates) -> Tensor:
+        """Add scale·∂Ω/∂w to `grad`; returns this weight's part of a shared λ's gradient, on this process."""
+        partial = torch.zeros_like(self.lam[0])
+        for w, part, lam, _ in self._pieces(local(grad)):
+            self.penalty.add_gradients_(w, lam, part, (partial,), scale, rates.strength)
         return partial / self.penalty.copies
 
     def move_shared_(self, gradient: Tensor, rates: Rates) -> None:

@@ -80,6 +80,7 @@ class Shrinkage:
     @property
     def coefficients(self) -> dict[str, Tensor]:
         """λ by parameter name (SHALO-2: of its groups; that of single weights under `name:inner`)."""
+        follow(self._attached)
         return {
             attached.weight.name + suffix: lam
             for attached in self._attached
@@ -89,6 +90,7 @@ class Shrinkage:
     @torch.no_grad()
     def value(self) -> Tensor:
         """The penalty of the whole model now, at full strength."""
+        follow(self._attached)
         parts = [attached.value() for attached in self._attached]
         total = stacked(sum_shards(parts, [attached.weight for attached in self._attached])).sum()
         return total + self.penalty.prior(*self._attached[0].lam) if self.penalty.shared else total
@@ -113,18 +115,23 @@ class Shrinkage:
         follow(self._attached)
         self._state.mark(optimizer)  # the user may have made new groups
         grad_scale = getattr(optimizer, "grad_scale", None)  # set where gradients are still scaled
-        moved: list[tuple[Attached, Rates]] = []
+        shared: list[tuple[Attached, Tensor, Rates]] = []  # each weight's part of one λ's gradient
         for group in optimizer.param_groups:
             members = self._members(group)
             rates = self._begin_step(optimizer, group, [attached for attached, _ in members]) if members else None
             if rates is None:
                 continue
             scale = rates.strength * (-1.0 if group.get("maximize") else 1.0)
+            scale = scale if grad_scale is None else scale * grad_scale
             for attached, grad in members:
-                attached.shrink_(grad, scale if grad_scale is None else scale * grad_scale, rates)
-                moved.append((attached, rates))
-        if moved and self.penalty.shared:
-            self._move_shared([attached for attached, _ in moved], moved[0][1])
+                if self.penalty.shared:
+                    shared.append((attached, attached.shrink_shared_(grad, scale, rates), rates))
+                else:
+                    attached.shrink_(grad, scale, rates)
+        if shared:
+            members_, partial, all_rates = zip(*shared, strict=True)
+            totals = sum_shards(partial, [attached.weight for attached in members_])
+            members_[0].move_shared_(stacked(totals).sum(), all_rates[0])
 
     def _members(self, group: dict[str, Any]) -> list[tuple[Attached, Tensor]]:
         """The group's weights that have a gradient; none if the learning rate is 0: nothing changes then."""
@@ -155,11 +162,6 @@ class Shrinkage:
             lr=(start if self._lr is None else self._lr) * lr / first,
             decay=decay if self._decay is None else self._decay,
         )
-
-    def _move_shared(self, members: list[Attached], rates: Rates) -> None:
-        partial = [attached.taken_partial() for attached in members]
-        totals = sum_shards(partial, [attached.weight for attached in members])
-        members[0].move_shared_(stacked(totals).sum(), rates)
 
 
 def _optional(what: str, value: float | None) -> float | None:
