@@ -222,6 +222,8 @@ def test_rates_follow_the_group():
     torch.optim.lr_scheduler.LinearLR(warm, start_factor=0.1, total_iters=10)
     assert rate(warm) == pytest.approx(0.01 * (1 + 5e-4))
     assert rate(sgd_(model.parameters(), lr=torch.tensor(0.2))) == pytest.approx(0.2 * (1 + 5e-4))
+    own = {"coefficient_schedule": lambda step: 0.25 if step == 0 else 1.0}
+    assert rate(sgd_(model.parameters(), lr=0.2), 0.02, **own) == pytest.approx(0.05 * (1 + 5e-4))
 
 
 def test_a_closure_gives_the_plain_loops_weights():

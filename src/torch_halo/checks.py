@@ -1,7 +1,8 @@
 """What may be passed: numbers in a range, names in a table."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from numbers import Real
 from typing import NoReturn, TypeVar
 
@@ -9,12 +10,12 @@ T = TypeVar("T")
 
 
 class Table(dict[str, T]):
-    """A dict whose error for an unknown name lists the names there are.
+    """A dict whose error for an unknown name lists the names there are, and the nearest.
 
     >>> Table("fruit", {"apple": 1})["aple"]
     Traceback (most recent call last):
     ...
-    ValueError: unknown fruit 'aple'; known: apple
+    ValueError: unknown fruit 'aple'; known: apple; did you mean apple?
     """
 
     def __init__(self, kind: str, entries: Mapping[str, T]) -> None:
@@ -22,7 +23,13 @@ class Table(dict[str, T]):
         self.kind = kind
 
     def __missing__(self, name: object) -> NoReturn:
-        raise ValueError(f"unknown {self.kind} {name!r}; known: {', '.join(self)}")
+        raise ValueError(f"unknown {self.kind} {name!r}; known: {', '.join(self)}{did_you_mean(str(name), self)}")
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """The end of an error message: the nearest of the names, if one is near."""
+    near = get_close_matches(name, names, n=2)
+    return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
 def number(

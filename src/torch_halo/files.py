@@ -1,17 +1,24 @@
-"""Files that appear whole or not at all."""
+"""Files that appear whole or not at all, and folders that one process at a time works in."""
 
+import hashlib
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 
-def write_whole(path: Path, content: str | bytes) -> None:
-    """Write a file under a temporary name, flush it to the disk, and rename it."""
-    data = content.encode() if isinstance(content, str) else content
+@contextmanager
+def whole_file(path: Path) -> Iterator[IO[bytes]]:
+    """A file to write under a temporary name; it is flushed to the disk and renamed at the end.
+
+    Until then, and if anything goes wrong, the file that was there before stays.
+    """
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(data)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.chmod(name, 0o666 & ~_umask())  # mkstemp's own mode is for its owner alone
@@ -19,6 +26,19 @@ def write_whole(path: Path, content: str | bytes) -> None:
     except BaseException:
         os.unlink(name)
         raise
+    _flush_folder(path.parent)
+
+
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write a file that appears whole or not at all."""
+    with whole_file(path) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+
+
+def remove_unfinished(path: Path) -> None:
+    """Remove what a killed process left of writing `path`."""
+    for left in path.parent.glob(f".{path.name}.*"):
+        left.unlink()
 
 
 def check_writable(path: Path) -> None:
@@ -27,6 +47,41 @@ def check_writable(path: Path) -> None:
         raise IsADirectoryError(f"{path} is a directory; a file is needed")
     if not os.access(path.parent, os.W_OK):
         raise OSError(f"cannot write {path}: {path.parent} is not a writable directory")
+
+
+@contextmanager
+def locked(folder: Path, *, wait: bool = True) -> Iterator[None]:
+    """Let one process at a time work in a folder (where the system has file locks).
+
+    Another one waits, or is refused with BlockingIOError. The lock goes when its process does.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    with (folder / ".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)  # given back when closed
+        yield
+
+
+def digest(path: Path, kind: str = "sha256") -> str:
+    """A file's checksum."""
+    with path.open("rb") as file:
+        found = hashlib.new(kind, usedforsecurity=False)
+        while block := file.read(2**20):
+            found.update(block)
+    return found.hexdigest()
+
+
+def _flush_folder(folder: Path) -> None:
+    # So that the renaming itself survives a power cut; not every system can open a folder.
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def _umask() -> int:

@@ -2,7 +2,7 @@
 
 import gc
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -33,10 +33,11 @@ class Shrinkage:
     so that the optimizer's own `state_dict` resumes them exactly.
 
     `coefficient_lr` is λ's learning rate at the start (default: the group's own for SGD, else 0.1);
-    it follows the group's learning rate from step to step. `coefficient_weight_decay` defaults to
-    the group's own for SGD if positive, else 5e-4: at the paper's strengths it is what moves λ at
-    all. Over the first `ramp_steps` steps the penalty grows from 0 to its full strength; from
-    `until_step` on it acts no more, and λ rests.
+    it follows the group's learning rate from step to step, unless `coefficient_schedule` gives the
+    factor for each step's number. `coefficient_weight_decay` defaults to the group's own for SGD if
+    positive, else 5e-4: at the paper's strengths it is what moves λ at all. Over the first
+    `ramp_steps` steps the penalty grows from 0 to its full strength; from `until_step` on it acts no
+    more, and λ rests.
 
     >>> model = nn.Linear(4, 2)
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -54,6 +55,7 @@ class Shrinkage:
         select: Select = None,
         coefficient_lr: float | None = None,
         coefficient_weight_decay: float | None = None,
+        coefficient_schedule: Callable[[int], float] | None = None,
         ramp_steps: int = 0,
         until_step: int | None = None,
     ) -> None:
@@ -62,6 +64,7 @@ class Shrinkage:
         self.penalty = penalty
         self._lr = _optional("coefficient_lr", coefficient_lr)
         self._decay = _optional("coefficient_weight_decay", coefficient_weight_decay)
+        self._schedule = coefficient_schedule
         self._ramp_steps = whole("ramp_steps", ramp_steps, at_least=0)
         self._until_step = None if until_step is None else whole("until_step", until_step, at_least=0)
         optimizer = base_optimizer(optimizer)
@@ -159,7 +162,7 @@ class Shrinkage:
         decay = float(group["weight_decay"]) if sgd and group["weight_decay"] > 0 else 5e-4
         return Rates(
             strength=min(1.0, step / self._ramp_steps) if self._ramp_steps else 1.0,
-            lr=(start if self._lr is None else self._lr) * lr / first,
+            lr=(start if self._lr is None else self._lr) * (self._schedule(step) if self._schedule else lr / first),
             decay=decay if self._decay is None else self._decay,
         )
 

@@ -109,6 +109,11 @@ def local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if is_sharded(tensor) else tensor
 
 
+def gathered(tensor: Tensor) -> Tensor:
+    """All of a tensor, gathered from its shards where it has any: every process must ask for it."""
+    return tensor.full_tensor() if is_sharded(tensor) else tensor
+
+
 def sum_shards(numbers: Sequence[Tensor], weights: Sequence[Weight]) -> list[Tensor]:
     """For each weight, the sum of its shards' `numbers`: one message for all weights of a mesh.
 

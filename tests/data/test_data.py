@@ -6,6 +6,7 @@ import struct
 import tarfile
 import threading
 from dataclasses import replace
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -14,10 +15,12 @@ import torch
 
 from torch_halo.data import DATASETS, batches, find, load
 from torch_halo.data.batches import shifted
-from torch_halo.data.download import Remote, fetch, md5
+from torch_halo.data.download import Remote, fetch
 from torch_halo.data.idx import FILES
+from torch_halo.files import digest
 
 TRAIN, TEST = 20, 10
+md5 = partial(digest, kind="md5")
 
 
 def idx(magic, array):

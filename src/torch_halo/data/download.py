@@ -1,6 +1,5 @@
 """Files from their publishers: resumed, checked, and there whole or not at all."""
 
-import hashlib
 import os
 import shutil
 import tarfile
@@ -8,10 +7,11 @@ import tempfile
 import urllib.error
 import urllib.request
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
+
+from torch_halo.files import digest
 
 Progress = Callable[[str, int, int], None]  # a file's name, bytes so far, bytes in all (0: unknown)
 BLOCK = 2**20
@@ -33,10 +33,10 @@ def fetch(remote: Remote, folder: Path, progress: Progress) -> Path:
     """Download a file into a folder, going on where an earlier attempt stopped."""
     folder.mkdir(parents=True, exist_ok=True)
     target, part = folder / remote.name, folder / f"{remote.name}.part"
-    if target.exists() and md5(target) == remote.md5:
+    if target.exists() and digest(target, "md5") == remote.md5:
         return target
     _download(remote, part, progress)
-    found = md5(part)
+    found = digest(part, "md5")
     if found != remote.md5:
         part.unlink()  # nothing to go on from
         raise ValueError(f"{remote.url}: expected md5 {remote.md5}; found {found}; the download was thrown away")
@@ -80,25 +80,3 @@ def unpack(archive: Path, folder: Path) -> None:
                 shutil.rmtree(target)
             os.replace(made, target)
     archive.unlink()
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Let one process at a time work in a folder (where the system has file locks)."""
-    try:
-        import fcntl
-    except ImportError:
-        yield
-        return
-    with (folder / ".lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # given back when the file is closed
-        yield
-
-
-def md5(path: Path) -> str:
-    """A file's md5, as publishers print it."""
-    digest = hashlib.md5(usedforsecurity=False)
-    with path.open("rb") as file:
-        while block := file.read(BLOCK):
-            digest.update(block)
-    return digest.hexdigest()

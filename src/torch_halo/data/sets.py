@@ -43,11 +43,18 @@ class DataSet:
         """One input's shape: channels, height, width."""
         return tuple(self.train.inputs.shape[1:])
 
+    def to(self, device: torch.device | str) -> "DataSet":
+        """The data set on a device."""
+        train, validation, test = (split.to(device) for split in (self.train, self.validation, self.test))
+        return replace(self, train=train, validation=validation, test=test, flipped=self.flipped.to(device))
+
     def normalise(self, inputs: Tensor) -> Tensor:
         """Bytes to numbers of about mean 0 and deviation 1."""
+        if len(self.mean) == 1:
+            return (inputs - self.mean[0]).div_(self.std[0])
         shape = (1, -1, 1, 1)
         mean = torch.tensor(self.mean, device=inputs.device).view(shape)
-        return (inputs.float() - mean) / torch.tensor(self.std, device=inputs.device).view(shape)
+        return (inputs - mean).div_(torch.tensor(self.std, device=inputs.device).view(shape))
 
     def normalised(self) -> "DataSet":
         """The same with normalised inputs and no augmentation: for small sets and simple loops."""

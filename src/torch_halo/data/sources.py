@@ -10,9 +10,10 @@ import torch
 
 from torch_halo.checks import Table
 from torch_halo.data.cifar import CIFAR10, CIFAR100, Layout, has_cifar, read_cifar
-from torch_halo.data.download import Progress, Remote, fetch, locked, unpack
+from torch_halo.data.download import Progress, Remote, fetch, unpack
 from torch_halo.data.idx import FILES, has_idx, read_idx
 from torch_halo.data.sets import DataSet, Split, cut, with_noise
+from torch_halo.files import locked
 
 Read = Callable[[Path], tuple[Split, Split]]
 
