@@ -140,7 +140,7 @@ class Attached:
                     "attach Shrinkage before loading to resume exactly",
                     stacklevel=4,
                 )
-            own.copy_(saved[key])
+            own.copy_(distributed_like(saved[key], own))
 
 
 def _stepped(saved: Mapping[str, Any]) -> bool:
@@ -161,7 +161,7 @@ def follow(attached: Sequence[Attached]) -> None:
     share(attached)
 
 
-def check_finite(attached: Sequence[Attached], step: int) -> None:
+def check_finite(attached: Sequence[Attached], step: int, lr: float) -> None:
     """Raise if a weight, λ or the penalty is not finite, naming the layer."""
     # One wait for the device for all layers, and the same verdict on all processes.
     faults = stacked(sum_shards([one.faults() for one in attached], [one.weight for one in attached]))
@@ -170,8 +170,8 @@ def check_finite(attached: Sequence[Attached], step: int) -> None:
     layer, kind = faults.nonzero()[0].tolist()
     what = ("weight", "coefficient λ", "penalty")[kind]
     raise FloatingPointError(
-        f"{attached[layer].weight.name}: the {what} is not finite at step {step}; "
-        "lower the learning rate or the strength"
+        f"{attached[layer].weight.name}: the {what} is not finite at step {step}, learning rate {lr:g}; "
+        "lower it or the strength"
     )
 
 

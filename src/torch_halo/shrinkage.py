@@ -148,7 +148,7 @@ class Shrinkage:
         """Count the step, look at the numbers from time to time, and say how far to go (None: it is over)."""
         step = group[self._state.step]
         if step % CHECK_EVERY == 0:
-            check_finite(members, step)
+            check_finite(members, step, float(group["lr"]))
         self._state.count(group)
         if step == SPREAD_AFTER and self.penalty.learned and not self.penalty.shared:
             warn_if_equal(members, step)

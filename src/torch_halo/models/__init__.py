@@ -6,7 +6,7 @@ from torch import nn
 
 from torch_halo.checks import Table
 from torch_halo.models.lenet import lenet_5, lenet_5_caffe, lenet_300_100
-from torch_halo.models.loading import load_weights
+from torch_halo.models.loading import load_weights, read_pickle, read_weights
 from torch_halo.models.resnet import resnet
 from torch_halo.models.vgg import vgg16
 
@@ -22,4 +22,14 @@ MODELS: Table[Callable[..., nn.Module]] = Table(
     },
 )
 
-__all__ = ["MODELS", "lenet_5", "lenet_5_caffe", "lenet_300_100", "load_weights", "resnet", "vgg16"]
+__all__ = [
+    "MODELS",
+    "lenet_5",
+    "lenet_5_caffe",
+    "lenet_300_100",
+    "load_weights",
+    "read_pickle",
+    "read_weights",
+    "resnet",
+    "vgg16",
+]

@@ -16,7 +16,7 @@ def load_weights(model: nn.Module, path: str | Path) -> nn.Module:
     a `module.` in front of the names (DataParallel's) is taken off.
     """
     path = Path(path)
-    state = _plain_names(model, _state_dict(_read(path), path))
+    state = _plain_names(model, read_weights(path))
     for name, value in model.state_dict().items():
         if name.endswith("num_batches_tracked"):  # old files have none, and nothing depends on it
             state.setdefault(name, value)
@@ -25,15 +25,26 @@ def load_weights(model: nn.Module, path: str | Path) -> nn.Module:
     return model
 
 
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """The tensors of a file of weights, by name."""
+    return _state_dict(_read(path), path)
+
+
 def _read(path: Path) -> Any:
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file")
     if path.suffix == ".safetensors":
         return _read_safetensors(path)
+    return read_pickle(path, "a file of weights")
+
+
+def read_pickle(path: Path, what: str) -> Any:
+    """What torch.save stored, as long as it is tensors and plain data; nothing in the file is executed."""
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
-    except (RuntimeError, pickle.UnpicklingError, EOFError, KeyError, ValueError) as error:
-        raise ValueError(f"{path}: expected a file of weights; found a damaged or unsafe one ({error})") from error
+    except (RuntimeError, pickle.UnpicklingError, EOFError, KeyError, ValueError, TypeError, AttributeError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ValueError(f"{path}: expected {what}; found a damaged or unsafe one ({reason})") from error
 
 
 def _read_safetensors(path: Path) -> Any:

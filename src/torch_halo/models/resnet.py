@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import cast
+from typing import Annotated, cast
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -10,7 +10,9 @@ from torch.nn import functional as F
 DEPTHS = (20, 32, 50, 56)
 
 
-def resnet(input_shape: Sequence[int], classes: int, *, depth: int = 50) -> nn.Module:
+def resnet(
+    input_shape: Sequence[int], classes: int, *, depth: Annotated[int, "layers: 20, 32, 50 or 56"] = 50
+) -> nn.Module:
     """The CIFAR ResNet with 6n+2 layers: basic blocks, 16/32/64 channels, 1×1 convolutions where shapes change.
 
     He et al., "Deep residual learning for image recognition", 2016. The paper's "ResNet-50" is this

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import cast
+from typing import Annotated, cast
 
 from torch import Tensor, nn
 
@@ -11,7 +11,9 @@ from torch_halo.checks import number
 PLAN = (64, 64, "pool", 128, 128, "pool", 256, 256, 256, "pool", 512, 512, 512, "pool", 512, 512, 512)
 
 
-def vgg16(input_shape: Sequence[int], classes: int, *, width: float = 1.0) -> nn.Module:
+def vgg16(
+    input_shape: Sequence[int], classes: int, *, width: Annotated[float, "multiplies the channels"] = 1.0
+) -> nn.Module:
     """VGG-16 with batch norm for 32×32 images: 13 convolutions (with biases), 2×2 average pool, one linear layer.
 
     As in Liu et al., "Rethinking the value of network pruning", 2019, which the paper follows:

@@ -4,7 +4,7 @@ from torch_halo.checks import Table
 from torch_halo.penalties.base import Coefficients, Penalty, Scalar, Separable, at_least_float32
 from torch_halo.penalties.bridge import Bridge
 from torch_halo.penalties.concave import MCP, SCAD
-from torch_halo.penalties.functions import InversePower, LogSquared
+from torch_halo.penalties.functions import FUNCTIONS, InversePower, LogSquared
 from torch_halo.penalties.groups import GROUPS, SHALO, Grouped
 from torch_halo.penalties.halo import HALO, SWS
 from torch_halo.penalties.lasso import L1, WeightedL1, adaptive_weights
@@ -25,6 +25,7 @@ PENALTIES: Table[type[Penalty]] = Table(
 )
 
 __all__ = [
+    "FUNCTIONS",
     "GROUPS",
     "HALO",
     "L1",

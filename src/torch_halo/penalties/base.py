@@ -1,7 +1,7 @@
 """What a penalty is: a value, its gradients, its proximal map."""
 
 from abc import ABC, abstractmethod
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
 import torch
 from torch import Tensor
@@ -10,6 +10,9 @@ from torch_halo.weights import Weight
 
 Coefficients: TypeAlias = tuple[Tensor, ...]
 Scalar: TypeAlias = float | Tensor
+# Fields with what they mean, which the command line shows as their help.
+Strength: TypeAlias = Annotated[float, "the strength ξ"]
+PriorStrength: TypeAlias = Annotated[float, "ψ, the strength on λ itself (xi)"]
 
 
 class Penalty(ABC):

@@ -2,12 +2,13 @@
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from torch_halo.checks import number
-from torch_halo.penalties.base import Scalar, Separable, soft_threshold
+from torch_halo.penalties.base import Scalar, Separable, Strength, soft_threshold
 
 
 @dataclass(frozen=True)
@@ -22,8 +23,8 @@ class Bridge(Separable):
     tensor(5.)
     """
 
-    xi: float
-    q: float
+    xi: Strength
+    q: Annotated[float, "the power"]
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "xi", number("Bridge: xi", self.xi, at_least=0))

@@ -1,12 +1,13 @@
 """Concave penalties that leave large weights alone: MCP and SCAD."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from torch_halo.checks import number
-from torch_halo.penalties.base import Scalar, Separable, soft_threshold
+from torch_halo.penalties.base import Scalar, Separable, Strength, soft_threshold
 
 
 @dataclass(frozen=True)
@@ -21,8 +22,8 @@ class MCP(Separable):
     tensor(1.7500)
     """
 
-    xi: float
-    gamma: float
+    xi: Strength
+    gamma: Annotated[float, "γ: no slope beyond |w| = γξ"]
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "xi", number("MCP: xi", self.xi, at_least=0))
@@ -54,8 +55,8 @@ class SCAD(Separable):
     tensor(2.5000)
     """
 
-    xi: float
-    a: float = 3.7
+    xi: Strength
+    a: Annotated[float, "no slope beyond |w| = aξ"] = 3.7
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "xi", number("SCAD: xi", self.xi, at_least=0))

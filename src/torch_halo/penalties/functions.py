@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import Annotated, Protocol, TypeAlias, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from torch_halo.checks import number
+from torch_halo.checks import Table, number
 
 
 @runtime_checkable
@@ -27,7 +27,7 @@ CoefficientFunction: TypeAlias = Differentiable | Callable[[Tensor], Tensor]
 class InversePower:
     """h(λ) = 1/λ^k, k > 0: small coefficients shrink hard. The paper's choice is k = 2."""
 
-    k: float = 2.0
+    k: Annotated[float, "the power in 1/λ^k"] = 2.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "k", number("InversePower: k", self.k, above=0))
@@ -70,3 +70,8 @@ def evaluate(h: CoefficientFunction, lam: Tensor) -> tuple[Tensor, Tensor]:
             raise ValueError(f"h must be an elementwise, differentiable function of λ; received {h!r}")
         (slope,) = torch.autograd.grad(value.sum(), x)
     return value.detach(), slope
+
+
+FUNCTIONS: Table[type[InversePower | LogSquared]] = Table(
+    "h", {"inverse_power": InversePower, "log_squared": LogSquared}
+)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -11,8 +11,10 @@ from torch_halo.checks import Table, number
 from torch_halo.penalties.base import (
     Coefficients,
     Penalty,
+    PriorStrength,
     Scalar,
     Separable,
+    Strength,
     at_least_float32,
     magnitude,
     soft_threshold,
@@ -23,6 +25,7 @@ from torch_halo.penalties.lasso import L1, WeightedL1
 from torch_halo.weights import Axes, Weight, reduced
 
 GroupName: TypeAlias = Literal["out", "in", "kernel"]
+GROUPS_HELP = "what a group is: an output channel, an input channel, a kernel"
 
 # The channel axes that tell groups apart, from the output and the input axis.
 GROUPS: Table[Callable[[int, int], tuple[int, ...]]] = Table(
@@ -110,8 +113,8 @@ class Grouped(OverGroups):
     tensor(5.)
     """
 
-    inner: Separable
-    groups: GroupName
+    inner: Annotated[Separable, "the penalty on the groups' norms"]
+    groups: Annotated[GroupName, GROUPS_HELP]
     axes: Axes = field(default=Axes(), kw_only=True, repr=False)  # set by `on`
 
     def __post_init__(self) -> None:
@@ -182,11 +185,11 @@ class SHALO(OverGroups):
     tensor(10.)
     """
 
-    xi: float
-    psi: float = None  # type: ignore[assignment]  # xi
-    inner: Literal["l1", "halo"] = "l1"
-    groups: GroupName = "out"
-    h: CoefficientFunction = InversePower(2)
+    xi: Strength
+    psi: PriorStrength = None  # type: ignore[assignment]  # xi
+    inner: Annotated[Literal["l1", "halo"], "the penalty inside a group"] = "l1"
+    groups: Annotated[GroupName, GROUPS_HELP] = "out"
+    h: Annotated[CoefficientFunction, "how λ turns into a strength"] = InversePower(2)
     axes: Axes = field(default=Axes(), kw_only=True, repr=False)  # set by `on`
 
     def __post_init__(self) -> None:

@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -9,8 +10,10 @@ from torch import Tensor
 from torch_halo.checks import number
 from torch_halo.penalties.base import (
     Coefficients,
+    PriorStrength,
     Scalar,
     Separable,
+    Strength,
     at_least_float32,
     magnitude,
     soft_threshold,
@@ -79,9 +82,9 @@ class HALO(Hierarchical):
     tensor(2.3750)
     """
 
-    xi: float = "auto"  # type: ignore[assignment]  # a number, until a target sparsity can set it
-    psi: float = None  # type: ignore[assignment]  # xi
-    h: CoefficientFunction = InversePower(2)
+    xi: Strength = "auto"  # type: ignore[assignment]  # a number, until a target sparsity can set it
+    psi: PriorStrength = None  # type: ignore[assignment]  # xi
+    h: Annotated[CoefficientFunction, "how λ turns into a strength"] = InversePower(2)
 
     def __post_init__(self) -> None:
         if isinstance(self.xi, str):
@@ -118,8 +121,8 @@ class SWS(Hierarchical):
     tensor(2.5000)
     """
 
-    xi: float
-    psi: float = None  # type: ignore[assignment]  # xi
+    xi: Strength
+    psi: PriorStrength = None  # type: ignore[assignment]  # xi
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "xi", number("SWS: xi", self.xi, at_least=0))

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from torch_halo.checks import number
-from torch_halo.penalties.base import Coefficients, Penalty, Scalar, Separable, soft_threshold
+from torch_halo.penalties.base import Coefficients, Penalty, Scalar, Separable, Strength, soft_threshold
 from torch_halo.weights import Weight, local, unwrapped
 
 
@@ -21,7 +21,7 @@ class L1(Separable):
     tensor(2.)
     """
 
-    xi: float
+    xi: Strength
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "xi", number("L1: xi", self.xi, at_least=0))
@@ -48,7 +48,7 @@ class WeightedL1(Separable):
     tensor(5.)
     """
 
-    xi: float
+    xi: Strength
     weights: Mapping[str, Tensor] = field(repr=False)
     name: str | None = field(default=None, kw_only=True)  # set by `on`
 

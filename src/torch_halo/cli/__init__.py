@@ -1,0 +1,69 @@
+"""The `halo` command."""
+
+import argparse
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import NoReturn
+
+from torch_halo.checks import did_you_mean
+from torch_halo.cli import data, demo, measure, train
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        options = _options(arguments)
+    except (ImportError, ValueError) as error:
+        print(f"halo: {error}", file=sys.stderr)
+        return 2
+    try:
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning  # type: ignore[assignment]
+            return int(options.run(options))
+    except KeyboardInterrupt:
+        print(f"\nstopped; {options.stopped}", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader, `head` say, has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (FloatingPointError, ImportError, OSError, ValueError) as error:
+        print(f"halo: {error}", file=sys.stderr)
+        return 1
+
+
+def _options(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="halo", description="Neural networks that become sparse while they train.", allow_abbrev=False
+    )
+    parser.add_argument("--version", action="version", version=f"torch-halo {version('torch-halo')}")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    for room in (demo, train, measure, data):
+        room.add_to(commands, arguments)
+    names = list(commands.choices)
+    if arguments and not arguments[0].startswith("-") and arguments[0] not in names:
+        raise ValueError(f"unknown command {arguments[0]!r}; known: {', '.join(names)}{_near(arguments[0], names)}")
+    options, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        _refuse(unknown[0], commands.choices[arguments[0]])
+    return options
+
+
+def _refuse(unknown: str, parser: argparse.ArgumentParser) -> NoReturn:
+    if not unknown.startswith("-"):
+        raise ValueError(f"unexpected argument {unknown!r}; {parser.prog} --help lists what there is")
+    flag = unknown.split("=")[0]
+    known = [option for action in parser._actions for option in action.option_strings]
+    owner = train.owner_of(flag) if parser.prog == "halo train" else ""
+    raise ValueError(f"unknown flag {flag}{owner or _near(flag, known)}; {parser.prog} --help lists them")
+
+
+def _near(name: str, names: Sequence[str]) -> str:
+    return did_you_mean(name, names)
+
+
+def _show_warning(message: Warning | str, *rest: object) -> None:
+    print(f"halo: warning: {message}", file=sys.stderr)

@@ -1,0 +1,1 @@
+"""Training: one loop, evaluation, checkpoints that survive a crash, runs in folders."""

@@ -1,0 +1,160 @@
+"""Checkpoints: one file that appears whole or not at all, the same for any number of processes.
+
+Shards are gathered before writing and dealt out after reading, so that the file does not depend on
+the strategy. It is a pickle of tensors and plain data, read without executing anything.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from torch_halo.files import whole_file
+from torch_halo.masks import Masks
+from torch_halo.models import read_pickle
+from torch_halo.training.faults import not_finite
+from torch_halo.training.session import Session
+from torch_halo.weights import distributed_like, gathered
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+FORMAT = 1
+
+
+def save(session: Session, path: Path) -> None:
+    """Write the whole state of a training; the file that was there stays until this one is complete."""
+    state = _state(session)
+    problem = None
+    if session.fabric.is_global_zero:
+        if bad := not_finite(session.module):
+            problem = f"{bad[0]} is not finite at step {session.step}; nothing was saved of it"
+        else:
+            problem = _write(state, path)
+    if problem := session.fabric.broadcast(problem):
+        raise (FloatingPointError if "not finite" in problem else OSError)(problem)
+
+
+def load(session: Session, path: Path) -> None:
+    """Bring a session that was just started to where a checkpoint was written."""
+    found = read_pickle(path, "a checkpoint")
+    if not isinstance(found, Mapping) or found.get("format") != FORMAT:
+        raise ValueError(f"{path}: expected a checkpoint of format {FORMAT}; found something else")
+    if found["run"] != session.config.name:
+        raise ValueError(f"{path} is a checkpoint of another configuration, {found['run']}, not {session.config.name}")
+    _load_model(session.module, found["model"], path)
+    if found["masks"] is not None and session.masks is None:
+        session.masks = Masks(found["masks"]).apply_(session.module)
+        session.masks.hold(session.torch_optimizer)
+    session.torch_optimizer.load_state_dict(_dealt_out(found["optimizer"], session.torch_optimizer))
+    _load_progress(session, found["progress"])
+    torch.set_rng_state(found["rng"][session.fabric.global_rank])
+
+
+def read_model(path: Path, run: str) -> dict[str, Tensor]:
+    """The weights in a checkpoint."""
+    found = read_pickle(path, "a checkpoint")
+    if not isinstance(found, Mapping) or found.get("format") != FORMAT or found.get("run") != run:
+        raise ValueError(f"{path}: expected a checkpoint of {run}; found something else")
+    return dict(found["model"])
+
+
+def _state(session: Session) -> dict[str, Any]:
+    """Gather everything; all processes must take part."""
+    return {
+        "format": FORMAT,
+        "run": session.config.name,
+        "model": _gathered(session.module.state_dict()),
+        "optimizer": _gathered(session.torch_optimizer.state_dict()),
+        "masks": None if session.masks is None else _gathered(session.masks.state_dict()),
+        "rng": _all_of(torch.get_rng_state(), session.fabric),
+        "progress": _progress(session),
+    }
+
+
+def _write(state: Mapping[str, Any], path: Path) -> str | None:
+    try:
+        path.parent.mkdir(exist_ok=True)
+        with whole_file(path) as file:
+            torch.save(state, file)
+    except (OSError, RuntimeError) as error:  # torch's writer turns a full disk into a RuntimeError
+        kept = "the last good checkpoint is kept" if path.exists() else "there is none yet"
+        return f"cannot save the checkpoint {path} ({str(error).splitlines()[0]}); {kept}"
+    return None
+
+
+def _gathered(state: Any) -> Any:
+    if isinstance(state, Tensor):
+        return gathered(state)
+    if isinstance(state, Mapping):
+        return {key: _gathered(value) for key, value in state.items()}
+    return [_gathered(item) for item in state] if isinstance(state, (list, tuple)) else state
+
+
+def _dealt_out(state: Mapping[str, Any], optimizer: Optimizer) -> dict[str, Any]:
+    """The optimizer's state with what is shaped like a sharded parameter sharded like it."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    return {
+        **state,
+        "state": {
+            i: {
+                key: distributed_like(value, parameters[i])
+                if isinstance(value, Tensor) and value.shape == parameters[i].shape
+                else value
+                for key, value in entry.items()
+            }
+            for i, entry in state["state"].items()
+        },
+    }
+
+
+@torch.no_grad()
+def _load_model(module: nn.Module, state: Mapping[str, Tensor], path: Path) -> None:
+    own = module.state_dict()
+    if own.keys() != state.keys():
+        raise ValueError(f"{path} does not fit the model: it holds {', '.join(state)}; needed: {', '.join(own)}")
+    for name, value in state.items():
+        own[name].copy_(distributed_like(value, own[name]))
+
+
+def _progress(session: Session) -> dict[str, Any]:
+    """How far it is, with the sums over all processes."""
+    now, fabric = session.progress, session.fabric
+    sums = torch.stack([now.loss, now.correct.double(), torch.tensor(float(now.count)).to(now.loss)])
+    if fabric.world_size > 1:
+        sums = fabric.all_reduce(sums, reduce_op="sum")  # type: ignore[assignment]
+    place = {"epoch": now.epoch, "position": now.position, "seconds": now.seconds}
+    return {**place, "sums": sums, "losses": all_losses(session)}
+
+
+def all_losses(session: Session) -> Tensor | None:
+    """The samples' losses of this epoch so far, of all processes."""
+    losses = session.progress.losses
+    if losses is None or session.fabric.world_size == 1:
+        return losses
+    return session.fabric.all_reduce(losses, reduce_op="max")  # type: ignore[return-value]
+
+
+def _load_progress(session: Session, found: Mapping[str, Any]) -> None:
+    now = session.progress
+    now.epoch, now.position, now.seconds = found["epoch"], found["position"], found["seconds"]
+    if session.fabric.is_global_zero:  # the sums of all processes go on in one of them
+        loss, correct, count = found["sums"].tolist()
+        now.loss.fill_(loss)
+        now.correct.fill_(int(correct))
+        now.count = int(count)
+    if now.losses is not None:
+        now.losses.copy_(found["losses"])
+
+
+def _all_of(state: Tensor, fabric: "Fabric") -> list[Tensor]:
+    """Each process's tensor."""
+    if fabric.world_size == 1:
+        return [state]
+    found: list[Any] = [None] * fabric.world_size
+    dist.all_gather_object(found, state)
+    return found

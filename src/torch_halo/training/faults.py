@@ -1,0 +1,40 @@
+"""A loss that is not finite: where it began."""
+
+import torch
+from torch import Tensor, nn
+
+from torch_halo.weights import local
+
+
+@torch.no_grad()
+def first_fault(module: nn.Module, inputs: Tensor) -> str:
+    """The first layer with weights or outputs that are not finite, in words."""
+    found: list[str] = []
+    handles = [
+        layer.register_forward_hook(_looker(name, found))
+        for name, layer in module.named_modules()
+        if not list(layer.children())
+    ]
+    try:
+        module(inputs)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return found[0] if found else "every layer's output is finite, only the loss is not"
+
+
+def not_finite(module: nn.Module) -> list[str]:
+    """The parameters that have numbers that are not finite."""
+    return [name for name, p in module.named_parameters() if not bool(local(p.detach()).isfinite().all())]
+
+
+def _looker(name: str, found: list[str]):  # type: ignore[no-untyped-def]
+    def look(layer: nn.Module, inputs: object, output: object) -> None:
+        if found:
+            return
+        if bad := not_finite(layer):
+            found.append(f"layer {name} ({type(layer).__name__}): its {bad[0]} is not finite")
+        elif isinstance(output, Tensor) and not bool(output.isfinite().all()):
+            found.append(f"layer {name} ({type(layer).__name__}): its output is not finite")
+
+    return look

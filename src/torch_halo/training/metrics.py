@@ -1,0 +1,125 @@
+"""What is recorded of each epoch."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torch_halo.files import write_whole
+from torch_halo.selection import select_weights
+from torch_halo.training.evaluation import Figures, evaluate, train_figures
+from torch_halo.training.session import Session
+from torch_halo.weights import gathered, local, sum_shards
+
+NEAR_ZERO = 1e-3  # a weight of less magnitude is near zero
+QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
+SAMPLE = 2**18  # entries of each λ from which quantiles are taken
+
+
+def epoch_figures(session: Session) -> dict[str, Any]:
+    """All figures of the epoch that was just trained; the processes work together."""
+    now, data, fabric = session.progress, session.data, session.fabric
+    # Losses as they were while training, each batch before its own step.
+    train = train_figures(now.loss, now.correct, now.count, fabric)
+    return {
+        "epoch": now.epoch + 1,
+        "step": session.step,
+        "lr": session.torch_optimizer.param_groups[0]["lr"],
+        "train": train._asdict(),
+        "validation": _as_dict(evaluate(session.model, data, data.validation, fabric)),
+        "test": _as_dict(evaluate(session.model, data, data.test, fabric)),
+        "penalty": None if session.shrink is None else float(session.shrink.value()),
+        "near_zero": near_zero(session),
+        "coefficients": _coefficient_quantiles(session),
+        "seconds": round(now.seconds, 3),
+    }
+
+
+def near_zero(session: Session) -> float:
+    """The share of the selected weights with |w| < 1e-3."""
+    weights = select_weights(session.module, session.config.shrinking.select)
+    small = sum_shards([(weight.local.abs() < NEAR_ZERO).sum() for weight in weights], weights)
+    return sum(map(int, small)) / max(sum(weight.parameter.numel() for weight in weights), 1)
+
+
+def _coefficient_quantiles(session: Session) -> dict[str, float] | None:
+    if session.shrink is None or not session.shrink.penalty.learned:
+        return None
+    parts = [_sample(lam) for lam in session.shrink.coefficients.values()]
+    ordered = torch.cat(parts).sort().values
+    places = [round(q * (len(ordered) - 1)) for q in QUANTILES]
+    return {f"{q:g}": float(ordered[place]) for q, place in zip(QUANTILES, places, strict=True)}
+
+
+def _sample(lam: Tensor) -> Tensor:
+    """Evenly spaced entries of λ, at most `SAMPLE`."""
+    flat = local(gathered(lam)).flatten()
+    return flat[:: max(1, len(flat) // SAMPLE)]
+
+
+def _as_dict(figures: Figures | None) -> dict[str, float] | None:
+    return None if figures is None else figures._asdict()
+
+
+class Log:
+    """metrics.jsonl, TensorBoard's events, and the samples' losses, in a run's folder.
+
+    Opened at an epoch, it forgets what was recorded from there on: a killed run repeats it.
+    """
+
+    def __init__(self, folder: Path, epoch: int) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise ImportError("training records need tensorboard: pip install 'torch-halo[train]'") from error
+        self._folder = folder
+        self._metrics = folder / "metrics.jsonl"
+        write_whole(self._metrics, "".join(line + "\n" for line in _lines_before(self._metrics, epoch)))
+        self._events = SummaryWriter(str(folder / "tensorboard"), purge_step=epoch + 1)
+
+    def add(self, row: dict[str, Any]) -> None:
+        """Record an epoch."""
+        with self._metrics.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        for name, value in _flat(row).items():
+            self._events.add_scalar(name, value, row["epoch"])
+        self._events.flush()
+
+    def add_losses(self, epoch: int, losses: Tensor) -> None:
+        """Store each training sample's loss in this epoch, by its place in the training set (NaN: not seen)."""
+        folder = self._folder / "losses"
+        folder.mkdir(exist_ok=True)
+        stored, file = losses.cpu().numpy(), io.BytesIO()
+        np.save(file, np.where(stored < 0, np.nan, np.minimum(stored, 65504)).astype(np.float16))
+        write_whole(folder / f"epoch-{epoch:04d}.npy", file.getvalue())
+
+    def close(self) -> None:
+        """Let go of the files."""
+        self._events.close()
+
+
+def _lines_before(path: Path, epoch: int) -> list[str]:
+    """The whole lines of the first `epoch` epochs."""
+    kept: list[str] = []
+    for line in path.read_text().splitlines() if path.exists() else ():
+        try:
+            row = json.loads(line)
+        except ValueError:  # cut short by a crash
+            break
+        if row["epoch"] <= epoch:
+            kept.append(line)
+    return kept
+
+
+def _flat(row: dict[str, Any], prefix: str = "") -> dict[str, float]:
+    found: dict[str, float] = {}
+    for key, value in row.items():
+        if isinstance(value, dict):
+            found |= _flat(value, f"{prefix}{key}/")
+        elif value is not None and key != "epoch":
+            found[prefix + key] = value
+    return found

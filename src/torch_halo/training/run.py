@@ -1,0 +1,171 @@
+"""A run: a training in a folder, which goes on where it was."""
+
+import time
+import warnings
+from contextlib import ExitStack
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from torch_halo.training import checkpoint
+from torch_halo.training.config import Config
+from torch_halo.training.evaluation import Figures, evaluate
+from torch_halo.training.fabric import launch
+from torch_halo.training.folder import RunFolder, write_weights
+from torch_halo.training.loop import train
+from torch_halo.training.metrics import Log, epoch_figures
+from torch_halo.training.pruned import as_data, pruned, whole_state
+from torch_halo.training.session import Session, load_data, start
+from torch_halo.training.signals import Stopped, Wish, stop_signals
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+
+class Display(Protocol):
+    """What shows a person how a run goes."""
+
+    def began(self, config: Config, folder: Path, epoch: int, position: int) -> None:
+        """The run begins, or goes on after `epoch` epochs and `position` batches."""
+
+    def stepped(self, session: Session) -> None:
+        """A step is done."""
+
+    def epoch_done(self, row: dict[str, Any], epochs: int) -> None:
+        """An epoch is done, with these figures."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Where a run's files are; what they contain is in its configuration."""
+
+    data_dir: Path | None = None
+    weights: Path | None = None
+    masks: Path | None = None
+
+
+def run(config: Config, path: Path, display: Display, inputs: Inputs, save_every: float = 60.0) -> bool:
+    """Train in a folder, from the beginning or from where an earlier attempt was, to the end.
+
+    A checkpoint is written every `save_every` seconds, at the end, and when the run is asked to
+    stop (SIGINT, SIGTERM): then `Stopped` is raised. Returns whether this process is the first of
+    the run's processes.
+    """
+    fabric, folder = launch(config.compute), RunFolder(path)
+    # What cannot begin leaves no folder behind.
+    session = start(config, fabric, load_data(config.data, inputs.data_dir), inputs.weights, inputs.masks)
+    with ExitStack() as stack:
+        _together(fabric, lambda: stack.enter_context(folder.taken(config)))
+        if fabric.broadcast(folder.checkpoint.exists()):
+            checkpoint.load(session, folder.checkpoint)
+        watch = _Watch(folder, session, display, stack.enter_context(stop_signals()), save_every)
+        if fabric.is_global_zero:
+            display.began(config, path, session.progress.epoch, session.progress.position)
+        with warnings.catch_warnings():
+            # It comes early in a long training; here λ's quantiles are shown, and looked at in the end.
+            warnings.filterwarnings("ignore", message=r"after \d+ steps λ's spread")
+            train(session, watch)
+        watch.save(session)
+        _finish(session, folder)
+        watch.close()
+    return bool(fabric.is_global_zero)
+
+
+class _Watch:
+    """Keeps a run's records and checkpoints while it trains."""
+
+    def __init__(self, folder: RunFolder, session: Session, display: Display, wish: Wish, save_every: float) -> None:
+        self._folder, self._display, self._wish = folder, display, wish
+        self._is_first = session.fabric.is_global_zero
+        self._save_every, self._saved = save_every, time.monotonic()
+        self._log = Log(folder.path, session.progress.epoch) if self._is_first else None
+
+    def wants_to_save(self) -> bool:
+        return self._is_first and time.monotonic() - self._saved >= self._save_every
+
+    def wants_to_stop(self) -> bool:
+        return self._wish.signum is not None
+
+    def stepped(self, session: Session) -> None:
+        if self._is_first:
+            self._display.stepped(session)
+
+    def epoch_done(self, session: Session) -> None:
+        row, losses = epoch_figures(session), checkpoint.all_losses(session)
+        if self._log is None:
+            return
+        if losses is not None:
+            self._log.add_losses(row["epoch"], losses)
+        self._log.add(row)
+        self._display.epoch_done(row, session.config.training.epochs)
+
+    def save(self, session: Session) -> None:
+        checkpoint.save(session, self._folder.checkpoint)
+        self._saved = time.monotonic()
+
+    def stop(self, session: Session) -> None:
+        self.close()
+        now, epochs = session.progress, session.config.training.epochs
+        where = f"epoch {now.epoch + 1} of {epochs}, batch {now.position} of {session.per_epoch}"
+        raise Stopped(f"stopped at {where}; all of it is kept in {self._folder.path}", self._wish.signum or 15)
+
+    def close(self) -> None:
+        if self._log is not None:
+            self._log.close()
+
+
+def _finish(session: Session, folder: RunFolder) -> None:
+    """Measure, prune, write the weights and, last, the result."""
+    config, data, module = session.config, session.data, session.module
+
+    def measure() -> dict[str, Figures | None]:
+        splits = {"validation": data.validation, "test": data.test}
+        return {name: evaluate(session.model, data, split, session.fabric) for name, split in splits.items()}
+
+    figures, state = measure(), whole_state(module)
+    levels = [pruned(module, level, config, data, measure) for level in config.pruning.sparsity]
+
+    def write() -> None:
+        epochs = folder.epochs()
+        _warn_if_equal(epochs)
+        result = {
+            "name": config.name,
+            "epochs": len(epochs),
+            "seconds": round(sum(row["seconds"] for row in epochs), 3),
+            "train": epochs[-1]["train"] if epochs else None,
+            **as_data(figures),
+            "pruned": [level.as_dict() for level in levels],
+            "versions": {name: version(name) for name in ("torch-halo", "torch")},
+        }
+        write_weights(folder.model, state, config)
+        if levels:
+            write_weights(folder.pruned, levels[0].state, config)
+        folder.finish(result)
+
+    _together(session.fabric, write)
+
+
+def _warn_if_equal(epochs: list[dict[str, Any]]) -> None:
+    lam = epochs[-1]["coefficients"] if epochs else None
+    if lam and 0 < lam["0.95"] - lam["0.05"] < 0.01 * lam["0.5"]:
+        warnings.warn(
+            f"λ lies between {lam['0.05']:.4g} and {lam['0.95']:.4g} for 90 % of the weights: the penalty was an "
+            "ordinary Lasso; raise coefficient_weight_decay, coefficient_lr or xi, or train longer",
+            stacklevel=2,
+        )
+
+
+def _together(fabric: "Fabric", act: Any) -> None:
+    """Let the first process act, and all of them fail if it does."""
+    problem: Exception | None = None
+    if fabric.is_global_zero:
+        try:
+            act()
+        except (OSError, ValueError) as error:
+            problem = error
+    told = fabric.broadcast(None if problem is None else str(problem))
+    if problem is not None:
+        raise problem
+    if told is not None:
+        raise SystemExit(1)  # the first process says why
