@@ -45,7 +45,9 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
         room.add_to(commands, arguments)
     names = list(commands.choices)
     if arguments and not arguments[0].startswith("-") and arguments[0] not in names:
-        raise ValueError(f"unknown command {arguments[0]!r}; known: {', '.join(names)}{_near(arguments[0], names)}")
+        raise ValueError(
+            f"unknown command {arguments[0]!r}; known: {', '.join(names)}{did_you_mean(arguments[0], names)}"
+        )
     options, unknown = parser.parse_known_args(arguments)
     if unknown:
         _refuse(unknown[0], commands.choices[arguments[0]])
@@ -56,13 +58,11 @@ def _refuse(unknown: str, parser: argparse.ArgumentParser) -> NoReturn:
     if not unknown.startswith("-"):
         raise ValueError(f"unexpected argument {unknown!r}; {parser.prog} --help lists what there is")
     flag = unknown.split("=")[0]
-    known = [option for action in parser._actions for option in action.option_strings]
+    # Without the dashes, which would make all flags look alike.
+    known = [option.lstrip("-") for action in parser._actions for option in action.option_strings]
+    near = did_you_mean(flag.lstrip("-"), known).replace("mean ", "mean --").replace(" or ", " or --")
     owner = train.owner_of(flag) if parser.prog == "halo train" else ""
-    raise ValueError(f"unknown flag {flag}{owner or _near(flag, known)}; {parser.prog} --help lists them")
-
-
-def _near(name: str, names: Sequence[str]) -> str:
-    return did_you_mean(name, names)
+    raise ValueError(f"unknown flag {flag}{owner or near}; {parser.prog} --help lists them")
 
 
 def _show_warning(message: Warning | str, *rest: object) -> None:

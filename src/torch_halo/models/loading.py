@@ -1,6 +1,7 @@
 """Weights from a file."""
 
 import pickle
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,9 @@ def _read(path: Path) -> Any:
 def read_pickle(path: Path, what: str) -> Any:
     """What torch.save stored, as long as it is tensors and plain data; nothing in the file is executed."""
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of pickles that were not made by torch, which are refused below
+            return torch.load(path, map_location="cpu", weights_only=True)
     except (RuntimeError, pickle.UnpicklingError, EOFError, KeyError, ValueError, TypeError, AttributeError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ValueError(f"{path}: expected {what}; found a damaged or unsafe one ({reason})") from error

@@ -32,7 +32,7 @@ def save(session: Session, path: Path) -> None:
     problem = None
     if session.fabric.is_global_zero:
         if bad := not_finite(session.module):
-            problem = f"{bad[0]} is not finite at step {session.step}; nothing was saved of it"
+            problem = f"{bad[0]} is not finite after {session.where}; the last good checkpoint is kept"
         else:
             problem = _write(state, path)
     if problem := session.fabric.broadcast(problem):

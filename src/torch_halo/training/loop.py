@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Iterable
 from typing import Protocol
 
 from torch import Tensor
@@ -40,18 +41,19 @@ class Watch(Protocol):
 def train(session: Session, watch: Watch) -> None:
     """Train from wherever the session is to the end."""
     while session.progress.epoch < session.config.training.epochs:
-        _epoch(session, watch)
+        train_steps(session, watch, session.batches())
         watch.epoch_done(session)
         session.progress.next_epoch()
         if any(agreed(session.fabric, watch.wants_to_save())):
             watch.save(session)
 
 
-def _epoch(session: Session, watch: Watch) -> None:
+def train_steps(session: Session, watch: Watch, batches: Iterable[tuple[Tensor, Tensor, Tensor]]) -> None:
+    """A step for each of the batches."""
     progress, is_cpu = session.progress, session.fabric.device.type == "cpu"
     began = time.perf_counter()
     session.model.train()
-    for inputs, labels, index in session.batches():
+    for inputs, labels, index in batches:
         loss = _forward(session, inputs, labels, index)
         save = stop = False
         if is_cpu or session.step % LOOK_EVERY == 0:
@@ -89,7 +91,5 @@ def _forward(session: Session, inputs: Tensor, labels: Tensor, index: Tensor) ->
 
 
 def _what_went_wrong(session: Session, loss: float, inputs: Tensor) -> str:
-    lr = session.torch_optimizer.param_groups[0]["lr"]
-    where = f"step {session.step} (epoch {session.progress.epoch + 1}), learning rate {lr:g}"
     shown = f"is {loss:g}" if not math.isfinite(loss) else "is not finite on another process"
-    return f"the loss {shown} at {where}; {first_fault(session.module, inputs)}"
+    return f"the loss {shown} at {session.where}; {first_fault(session.module, inputs)}"

@@ -77,6 +77,12 @@ class Session:
         return self.progress.epoch * self.per_epoch + self.progress.position
 
     @property
+    def where(self) -> str:
+        """How far it is, in words."""
+        lr = self.torch_optimizer.param_groups[0]["lr"]
+        return f"step {self.step} (epoch {self.progress.epoch + 1}), learning rate {lr:g}"
+
+    @property
     def total(self) -> int:
         """How many steps there are."""
         return self.config.training.epochs * self.per_epoch
