@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from torch_halo.data import DATASETS, batches, find, load
-from torch_halo.data.batches import shifted
+from torch_halo.data.augmentation import Shifts
 from torch_halo.data.download import Remote, fetch
 from torch_halo.data.idx import FILES
 from torch_halo.files import digest
@@ -202,7 +202,9 @@ def test_batches_that_cannot_be_shared(options):
 def test_shifts_and_flips_by_hand():
     image = torch.arange(1, 26, dtype=torch.uint8).view(1, 1, 5, 5).repeat(3, 2, 1, 1)
     flips, shifts = torch.tensor([False, True, False]), torch.tensor([[4, 4], [4, 4], [6, 3]])
-    out = shifted(image, flips, shifts)
+    found = Shifts(flips, shifts, (2, 5, 5), torch.device("cpu"))
+    out = found.apply(image, slice(0, 3))
+    assert torch.equal(found.apply(image[:2], slice(1, 3)), out[1:])
     assert torch.equal(out[0], image[0])
     assert torch.equal(out[1], image[0].flip(2))
     expected = torch.zeros(5, 5, dtype=torch.uint8)

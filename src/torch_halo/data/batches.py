@@ -1,13 +1,16 @@
-"""Batches of a split: shuffled, augmented and normalised on the device, all of a batch at once."""
+"""Batches of a split: shuffled, augmented and normalised on the device, many images at once."""
 
 from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
+from torch_halo.data.augmentation import Shifts
 from torch_halo.data.sets import DataSet, Split
 
-SHIFT = 4  # pixels
+# Images that are gathered and shifted at once: enough that what each operation costs of itself does
+# not count, few enough to stay in the cache.
+AT_ONCE = 256
 
 
 def batches(
@@ -24,32 +27,18 @@ def batches(
             "batches need a size that the processes can share, a rank among them and a start of at least 0; "
             f"received size {size}, rank {rank} of {world}, start {start}"
         )
-    count = len(split.labels) // world * world
+    total, device = len(split.labels), split.labels.device
     generator = torch.Generator().manual_seed(_mixed(seed, epoch))
-    total = len(split.labels)
-    order = torch.randperm(total, generator=generator)
-    flips = torch.rand(total, generator=generator) < 0.5
-    shifts = torch.randint(0, 2 * SHIFT + 1, (total, 2), generator=generator)
-    device = split.labels.device
-    for first in range(start * size, count, size):
-        chosen = slice(first + rank, min(first + size, count), world)
-        index = order[chosen].to(device)
-        inputs = split.inputs[index]
-        if data.is_augmented:
-            inputs = shifted(inputs, flips[chosen].to(device), shifts[chosen].to(device))
-        yield data.normalise(inputs), split.labels[index], index
-
-
-def shifted(images: Tensor, flips: Tensor, shifts: Tensor) -> Tensor:
-    """Each image padded by 4 black pixels and cut out at its shift, mirrored where `flips` says so."""
-    count, _, height, width = images.shape
-    padded = torch.nn.functional.pad(images, (SHIFT,) * 4)
-    rows = torch.arange(height, device=images.device) + shifts[:, :1]
-    columns = torch.arange(width, device=images.device).expand(count, -1)
-    columns = torch.where(flips[:, None], width - 1 - columns, columns) + shifts[:, 1:]
-    image = torch.arange(count, device=images.device)[:, None, None]
-    # One gather; the channel axis comes out last.
-    return padded.permute(0, 2, 3, 1)[image, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+    order = torch.randperm(total, generator=generator).to(device)
+    shifts = Shifts.random(total, data.input_shape, generator, device) if data.is_augmented else None
+    count, several = total // world * world, size * max(1, AT_ONCE * world // size)
+    for first in range(start * size, count, several):
+        chosen = slice(first + rank, min(first + several, count), world)
+        # index_select is ten times as fast as inputs[index].
+        inputs = split.inputs.index_select(0, order[chosen])
+        inputs = inputs if shifts is None else shifts.apply(inputs, chosen)
+        for part, index in zip(inputs.split(size // world), order[chosen].split(size // world), strict=True):
+            yield data.normalise(part), split.labels.index_select(0, index), index
 
 
 def _mixed(seed: int, epoch: int) -> int:

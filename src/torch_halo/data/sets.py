@@ -1,6 +1,7 @@
 """What a data set is: tensors of bytes in memory, normalised where they are used."""
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -50,11 +51,8 @@ class DataSet:
 
     def normalise(self, inputs: Tensor) -> Tensor:
         """Bytes to numbers of about mean 0 and deviation 1."""
-        if len(self.mean) == 1:
-            return (inputs - self.mean[0]).div_(self.std[0])
-        shape = (1, -1, 1, 1)
-        mean = torch.tensor(self.mean, device=inputs.device).view(shape)
-        return (inputs - mean).div_(torch.tensor(self.std, device=inputs.device).view(shape))
+        fresh = inputs.to(torch.float32, copy=True)
+        return fresh.sub_(_by_channel(self.mean, inputs.device)).div_(_by_channel(self.std, inputs.device))
 
     def normalised(self) -> "DataSet":
         """The same with normalised inputs and no augmentation: for small sets and simple loops."""
@@ -63,6 +61,11 @@ class DataSet:
         )
         mean, std = (0.0,) * len(self.mean), (1.0,) * len(self.std)
         return replace(self, train=train, validation=validation, test=test, mean=mean, std=std, is_augmented=False)
+
+
+@lru_cache(maxsize=64)
+def _by_channel(numbers: tuple[float, ...], device: torch.device) -> Tensor:
+    return torch.tensor(numbers, device=device).view(-1, 1, 1)
 
 
 def cut(split: Split, share: float, seed: int) -> tuple[Split, Split]:
