@@ -113,6 +113,7 @@ def test_differences_are_named():
         (lambda: Compute(strategy="dp"), "unknown strategy 'dp'; known: auto, ddp, fsdp"),
         (lambda: Compute(precision="bf16"), "unknown precision 'bf16'; known: 32-true"),
         (lambda: Compute(accelerator="gpu"), "unknown accelerator 'gpu'"),
+        (lambda: Config(compute=Compute(devices=3)), "batch_size must be a multiple of the 3 processes; received 100"),
         (lambda: SGD(lr=0), "lr must be a finite number above 0"),
         (lambda: SGD(momentum=1), "momentum must be a finite number below 1"),
         (lambda: AdamW(beta2=1.5), "beta2 must be a finite number below 1"),

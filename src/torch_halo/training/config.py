@@ -29,6 +29,11 @@ class Config:
     pruning: Pruning = field(default_factory=Pruning)
     compute: Compute = field(default_factory=Compute)
 
+    def __post_init__(self) -> None:
+        world, size = self.compute.devices * self.compute.nodes, self.training.batch_size
+        if size % world:
+            raise ValueError(f"batch_size must be a multiple of the {world} processes; received {size}")
+
     def as_dict(self) -> dict[str, Any]:
         """The settings as plain data, defaults included."""
         parts = {part.name: _encode(getattr(self, part.name), part.name) for part in fields(self)}

@@ -118,8 +118,6 @@ def start(
 ) -> Session:
     """A training at its beginning, the same on all processes."""
     settings, world = config.training, fabric.world_size
-    if settings.batch_size % world:
-        raise ValueError(f"batch_size must be a multiple of the {world} processes; received {settings.batch_size}")
     if len(data.train.labels) < world:
         raise ValueError(f"{len(data.train.labels)} training samples are not enough for {world} processes")
     torch.manual_seed(settings.seed)

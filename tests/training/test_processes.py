@@ -1,0 +1,102 @@
+"""Two processes through the same command: DDP, FSDP2, fabric's launcher and torchrun."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+FLAGS = ["--penalty", "halo", "--xi", "1e-4", "--coefficient-weight-decay", "0.05", "--batch-size", "64"]
+SHORT = [*FLAGS, "--epochs", "3", "--sparsity", "0.8", "--validation", "0.1", "--sample-losses"]
+HALO = [sys.executable, "-m", "torch_halo", "train"]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "torch_halo", "train"]
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def begin(command, folder, *more):
+    arguments = [*command, *more, "--out", str(folder)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(arguments, env=ENVIRONMENT, start_new_session=True, **pipes)
+
+
+def finish(process):
+    out, error = process.communicate(timeout=300)
+    return process.returncode, out, error
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """The same run on one process, and on two in each way."""
+    root = tmp_path_factory.mktemp("runs")
+    ways = {
+        "one": (HALO, []),
+        "ddp": (TORCHRUN, ["--devices", "2", "--strategy", "ddp"]),
+        "fsdp": (HALO, ["--devices", "2", "--strategy", "fsdp"]),
+    }
+    for name, (command, more) in ways.items():
+        code, out, error = finish(begin(command, root / name, *SHORT, *more))
+        assert code == 0, error
+        assert out.count("epoch 3/3") == 1  # one process speaks
+        assert "halo: " not in error.replace("halo: warning", "")
+    return root
+
+
+def rows(folder):
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("name", ["ddp", "fsdp"])
+def test_two_processes_take_the_steps_of_one(folders, name):
+    expected, found = (load_file(folders / way / "model.safetensors") for way in ("one", name))
+    # Rounding may turn the sign of a weight that is about to pass zero, and so its penalty.
+    far = sum(int((~torch.isclose(found[key], value, 1e-3, 1e-5)).sum()) for key, value in expected.items())
+    assert far <= 4
+    for one, two in zip(rows(folders / "one"), rows(folders / name), strict=True):
+        assert two["train"] == pytest.approx(one["train"], rel=1e-4)
+        assert two["test"]["accuracy"] == pytest.approx(one["test"]["accuracy"], abs=0.5)
+        assert two["coefficients"] == pytest.approx(one["coefficients"], rel=1e-4)
+        assert two["near_zero"] == pytest.approx(one["near_zero"], abs=1e-3)
+    results = [json.loads((folders / way / "result.json").read_text())["pruned"][0] for way in ("one", name)]
+    assert results[0]["zeros"] == results[1]["zeros"]
+    masks = [load_file(folders / way / "pruned.safetensors") for way in ("one", name)]
+    differ = sum(int(((masks[0][key] == 0) != (masks[1][key] == 0)).sum()) for key in expected)
+    assert differ <= 4  # weights that rounding puts on the other side of the threshold
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_a_stopped_launch_goes_on_to_the_bit(folders, strategy, tmp_path):
+    """Also, fabric's launcher and torchrun do the same."""
+    more = [*SHORT, "--devices", "2", "--strategy", strategy, "--save-every", "0"]
+    folder = tmp_path / "run"
+    process = begin(HALO, folder, *more)
+    while not (folder / "checkpoint" / "last.pt").exists():
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGTERM)  # to the first process alone: all must stop at the same step
+    code, _, error = finish(process)
+    if code != 0:  # it may have been at its end already
+        assert code == 128 + signal.SIGTERM, error
+        assert error.count("stopped at epoch") == 1
+        assert error.count("to go on: halo train") == 1
+        assert not (folder / "result.json").exists()
+        assert finish(begin(HALO, folder, *more))[0] == 0
+    for name in ("model.safetensors", "pruned.safetensors"):
+        expected, found = load_file(folders / strategy / name), load_file(folder / name)
+        assert all(torch.equal(value, found[key]) for key, value in expected.items())
+    for one, two in zip(rows(folders / strategy), rows(folder), strict=True):
+        assert {**one, "seconds": 0} == {**two, "seconds": 0}
+
+
+def test_an_error_of_the_first_process_is_said_once(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "thesis.tex").write_text("x")
+    code, _, error = finish(begin(HALO, folder, *SHORT, "--devices", "2"))
+    assert code == 1
+    assert error.count("halo: ") == 1
+    assert "holds other files and no run" in error
