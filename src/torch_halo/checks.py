@@ -1,7 +1,8 @@
 """What may be passed: numbers in a range, names in a table."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from difflib import get_close_matches
 from numbers import Real
 from typing import NoReturn, TypeVar
@@ -24,6 +25,15 @@ class Table(dict[str, T]):
 
     def __missing__(self, name: object) -> NoReturn:
         raise ValueError(f"unknown {self.kind} {name!r}; known: {', '.join(self)}{did_you_mean(str(name), self)}")
+
+
+@contextmanager
+def extra(name: str, what: str) -> Iterator[None]:
+    """Import within this what comes with an extra; if it is missing, the error says how to get it."""
+    try:
+        yield
+    except ImportError as error:
+        raise ImportError(f"{what} needs {error.name}: pip install 'torch-halo[{name}]'") from error
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:

@@ -5,11 +5,11 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 
 import pytest
 import torch
+from processes import ENVIRONMENT, HALO
 from safetensors.torch import load_file, save_file
 
 import torch_halo as th
@@ -227,19 +227,15 @@ def test_prune_writes_a_file_and_tells_the_cost(run, scope, tmp_path, capsys):
     assert "lenet-300-100 has no batch norm to recalibrate" in capsys.readouterr().err
 
 
-def command(*arguments):
-    return [sys.executable, "-m", "torch_halo", *arguments]
-
-
 def test_ctrl_c_saves_and_tells_how_to_go_on(tmp_path):
     arguments = ["train", "--epochs", "3000", "--out", "run"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    process = subprocess.Popen(command(*arguments), cwd=tmp_path, **pipes)
+    process = subprocess.Popen([*HALO, *arguments], cwd=tmp_path, env=ENVIRONMENT, **pipes)
     while not (tmp_path / "run" / "metrics.jsonl").exists() or not (tmp_path / "run" / "metrics.jsonl").read_text():
         assert process.poll() is None
         time.sleep(0.05)
     # While it trains, a second one is refused.
-    second = subprocess.run(command(*arguments), cwd=tmp_path, capture_output=True, text=True)
+    second = subprocess.run([*HALO, *arguments], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True)
     assert second.returncode == 1
     assert second.stderr == "halo: another process is training in run; wait for it, or stop it\n"
     process.send_signal(signal.SIGINT)
@@ -249,7 +245,7 @@ def test_ctrl_c_saves_and_tells_how_to_go_on(tmp_path):
     assert error.endswith("to go on: halo train --epochs 3000 --out run\n")
     assert (tmp_path / "run" / "checkpoint" / "last.pt").exists()
     # An unfinished run can be measured.
-    done = subprocess.run(command("eval", "run"), cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run([*HALO, "eval", "run"], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True)
     assert done.returncode == 0
     assert done.stderr == "run is not finished: measuring its last checkpoint\n"
     assert "test" in done.stdout
@@ -259,8 +255,8 @@ def test_a_bar_on_a_terminal(tmp_path):
     import pty
 
     main, terminal = pty.openpty()
-    arguments = command("train", "--epochs", "2", "--out", str(tmp_path / "run"))
-    process = subprocess.Popen(arguments, stdout=terminal, stderr=terminal, env={**os.environ, "TERM": "xterm"})
+    arguments = [*HALO, "train", "--epochs", "2", "--out", str(tmp_path / "run")]
+    process = subprocess.Popen(arguments, stdout=terminal, stderr=terminal, env={**ENVIRONMENT, "TERM": "xterm"})
     os.close(terminal)
     shown = b""
     while True:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import torch_halo as th
 from torch_halo.training.config import Config
-from torch_halo.training.run import Inputs, run
+from torch_halo.training.runs import Inputs, run
 from torch_halo.training.settings import Data, Pruning, Shrinking, Training
 
 SMALL = Config(

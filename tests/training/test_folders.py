@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from processes import ENVIRONMENT
 from small_runs import SMALL, Silent, changed, outcome, ran
 
 from torch_halo.files import locked
@@ -194,7 +195,7 @@ def test_kills_at_random_moments():
     """The script with fewer kills; 20 take some minutes."""
     script = Path(__file__).parents[2] / "benchmarks" / "kills.py"
     command = [sys.executable, str(script), "--kills", "3", "--epochs", "15"]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT)
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("bitwise the same weights, metrics and losses\n")
 

@@ -6,16 +6,17 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import torch
+from processes import ENVIRONMENT, HALO
 from safetensors.torch import load_file
 
 FLAGS = ["--penalty", "halo", "--xi", "1e-4", "--coefficient-weight-decay", "0.05", "--batch-size", "64"]
 SHORT = [*FLAGS, "--epochs", "3", "--sparsity", "0.8", "--validation", "0.1", "--sample-losses"]
-HALO = [sys.executable, "-m", "torch_halo", "train"]
+TRAIN = [*HALO, "train"]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "torch_halo", "train"]
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
 def begin(command, folder, *more):
@@ -34,9 +35,9 @@ def folders(tmp_path_factory):
     """The same run on one process, and on two in each way."""
     root = tmp_path_factory.mktemp("runs")
     ways = {
-        "one": (HALO, []),
+        "one": (TRAIN, []),
         "ddp": (TORCHRUN, ["--devices", "2", "--strategy", "ddp"]),
-        "fsdp": (HALO, ["--devices", "2", "--strategy", "fsdp"]),
+        "fsdp": (TRAIN, ["--devices", "2", "--strategy", "fsdp"]),
     }
     for name, (command, more) in ways.items():
         code, out, error = finish(begin(command, root / name, *SHORT, *more))
@@ -68,35 +69,53 @@ def test_two_processes_take_the_steps_of_one(folders, name):
     assert differ <= 4  # weights that rounding puts on the other side of the threshold
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
-def test_a_stopped_launch_goes_on_to_the_bit(folders, strategy, tmp_path):
-    """Also, fabric's launcher and torchrun do the same."""
+def stopped_and_gone_on(command, folder, strategy):
+    """A run of two processes, of which the first is asked to stop after its first save."""
     more = [*SHORT, "--devices", "2", "--strategy", strategy, "--save-every", "0"]
-    folder = tmp_path / "run"
-    process = begin(HALO, folder, *more)
+    process = begin(command, folder, *more)
     while not (folder / "checkpoint" / "last.pt").exists():
         assert process.poll() is None, process.stderr.read()
         time.sleep(0.01)
     os.kill(process.pid, signal.SIGTERM)  # to the first process alone: all must stop at the same step
     code, _, error = finish(process)
-    if code != 0:  # it may have been at its end already
-        assert code == 128 + signal.SIGTERM, error
-        assert error.count("stopped at epoch") == 1
-        assert error.count("to go on: halo train") == 1
-        assert not (folder / "result.json").exists()
-        assert finish(begin(HALO, folder, *more))[0] == 0
+    assert code == 128 + signal.SIGTERM, error
+    assert error.count("stopped at epoch") == 1
+    assert error.count("to go on: halo train") == 1
+    assert not (folder / "result.json").exists()
+    code, _, error = finish(begin(command, folder, *more))
+    assert code == 0, error
+
+
+def assert_same(one, two):
     for name in ("model.safetensors", "pruned.safetensors"):
-        expected, found = load_file(folders / strategy / name), load_file(folder / name)
+        expected, found = load_file(one / name), load_file(two / name)
         assert all(torch.equal(value, found[key]) for key, value in expected.items())
-    for one, two in zip(rows(folders / strategy), rows(folder), strict=True):
-        assert {**one, "seconds": 0} == {**two, "seconds": 0}
+    for first, second in zip(rows(one), rows(two), strict=True):
+        assert {**first, "seconds": 0} == {**second, "seconds": 0}
+    results = [json.loads((folder / "result.json").read_text()) for folder in (one, two)]
+    assert results[0]["pruned"] == results[1]["pruned"]
+
+
+def test_a_stopped_launch_goes_on_to_the_bit(folders, tmp_path):
+    """Also, fabric's launcher and torchrun do the same."""
+    stopped_and_gone_on(TRAIN, tmp_path / "run", "ddp")
+    assert_same(folders / "ddp", tmp_path / "run")
+
+
+def test_batch_norm_and_dropout_go_on_to_the_bit_under_fsdp(tmp_path):
+    command = [sys.executable, str(Path(__file__).with_name("with_batch_norm.py")), "train"]
+    code, _, error = finish(begin(command, tmp_path / "whole", *SHORT, "--devices", "2", "--strategy", "fsdp"))
+    assert code == 0, error
+    stopped_and_gone_on(command, tmp_path / "parts", "fsdp")
+    assert_same(tmp_path / "whole", tmp_path / "parts")
+    assert json.loads((tmp_path / "whole" / "result.json").read_text())["pruned"][0]["recalibrated"] is not None
 
 
 def test_an_error_of_the_first_process_is_said_once(tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
     (folder / "thesis.tex").write_text("x")
-    code, _, error = finish(begin(HALO, folder, *SHORT, "--devices", "2"))
+    code, _, error = finish(begin(TRAIN, folder, *SHORT, "--devices", "2"))
     assert code == 1
     assert error.count("halo: ") == 1
     assert "holds other files and no run" in error

@@ -5,6 +5,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from torch_halo.checks import extra
 from torch_halo.files import check_writable, write_whole
 
 
@@ -31,14 +32,12 @@ def _positive(text: str) -> int:
 
 
 def _demo(options: argparse.Namespace) -> int:
-    try:
+    with extra("demo", "the demo"):
         import jinja2  # noqa: F401
         import matplotlib  # noqa: F401
         from rich.console import Console
         from rich.progress import Progress
         from rich.table import Table
-    except ImportError as error:
-        raise ImportError(f"the demo needs {error.name}: pip install 'torch-halo[demo]'") from error
     from torch_halo.experiments.demo import as_json, run_count, run_demo
     from torch_halo.report import demo_html, demo_table
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from torch_halo.checks import extra
 from torch_halo.training.config import Config
 from torch_halo.training.session import Session
 
@@ -31,7 +32,8 @@ class Bar:
     """A line an epoch, and under them a bar that moves."""
 
     def __init__(self) -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        with extra("train", "training"):
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
         self._bar = Progress(
             TextColumn("training"),

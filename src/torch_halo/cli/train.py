@@ -15,7 +15,7 @@ from torch_halo.data import load
 from torch_halo.files import digest
 from torch_halo.training.config import Config
 from torch_halo.training.folder import RunFolder
-from torch_halo.training.run import Inputs, run
+from torch_halo.training.runs import Inputs, run
 from torch_halo.training.signals import Stopped
 
 ABOUT = """Train a network, prune it, and keep everything in a folder. The same command goes on where a stopped or

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from torch_halo.checks import Table
+from torch_halo.checks import Table, extra
 from torch_halo.data.cifar import CIFAR10, CIFAR100, Layout, has_cifar, read_cifar
 from torch_halo.data.download import Progress, Remote, fetch, unpack
 from torch_halo.data.idx import FILES, has_idx, read_idx
@@ -122,10 +122,8 @@ def _missing(name: str, source: Source, root: Path) -> str:
 
 def _digits(folder: Path) -> tuple[Split, Split]:
     """scikit-learn's digits, of which a fifth, always the same, is kept for testing."""
-    try:
+    with extra("demo", "the data set of digits"):
         from sklearn.datasets import load_digits
-    except ImportError as error:
-        raise ImportError("the digits come with scikit-learn: pip install 'torch-halo[demo]'") from error
     found = load_digits()
     images = torch.from_numpy(found.images).to(torch.uint8)[:, None]
     return cut(Split(images, torch.from_numpy(found.target).long()), 0.2, seed=0)

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torch_halo.checks import extra
+
 
 def load_weights(model: nn.Module, path: str | Path) -> nn.Module:
     """Load a model's weights from a safetensors file or a pickle, which is read without executing anything.
@@ -51,11 +53,9 @@ def read_pickle(path: Path, what: str) -> Any:
 
 
 def _read_safetensors(path: Path) -> Any:
-    try:
+    with extra("train", "reading safetensors files"):
         from safetensors import SafetensorError
         from safetensors.torch import load_file
-    except ImportError as error:
-        raise ImportError("safetensors files need safetensors: pip install 'torch-halo[train]'") from error
     try:
         return load_file(path)
     except SafetensorError as error:

@@ -28,6 +28,7 @@ FORMAT = 1
 
 def save(session: Session, path: Path) -> None:
     """Write the whole state of a training; the file that was there stays until this one is complete."""
+    session.share_buffers()
     state = _state(session)
     problem = None
     if session.fabric.is_global_zero:
@@ -52,7 +53,7 @@ def load(session: Session, path: Path) -> None:
         session.masks.hold(session.torch_optimizer)
     session.torch_optimizer.load_state_dict(_dealt_out(found["optimizer"], session.torch_optimizer))
     _load_progress(session, found["progress"])
-    torch.set_rng_state(found["rng"][session.fabric.global_rank])
+    _restore_random_states(found["rng"][session.fabric.global_rank], session.fabric)
 
 
 def read_model(path: Path, run: str) -> dict[str, Tensor]:
@@ -71,7 +72,7 @@ def _state(session: Session) -> dict[str, Any]:
         "model": _gathered(session.module.state_dict()),
         "optimizer": _gathered(session.torch_optimizer.state_dict()),
         "masks": None if session.masks is None else _gathered(session.masks.state_dict()),
-        "rng": _all_of(torch.get_rng_state(), session.fabric),
+        "rng": _all_of(_random_states(session.fabric), session.fabric),
         "progress": _progress(session),
     }
 
@@ -124,7 +125,7 @@ def _load_model(module: nn.Module, state: Mapping[str, Tensor], path: Path) -> N
 def _progress(session: Session) -> dict[str, Any]:
     """How far it is, with the sums over all processes."""
     now, fabric = session.progress, session.fabric
-    sums = torch.stack([now.loss, now.correct.double(), torch.tensor(float(now.count)).to(now.loss)])
+    sums = now.sums
     if fabric.world_size > 1:
         sums = fabric.all_reduce(sums, reduce_op="sum")  # type: ignore[assignment]
     place = {"epoch": now.epoch, "position": now.position, "seconds": now.seconds}
@@ -151,8 +152,19 @@ def _load_progress(session: Session, found: Mapping[str, Any]) -> None:
         now.losses.copy_(found["losses"])
 
 
-def _all_of(state: Tensor, fabric: "Fabric") -> list[Tensor]:
-    """Each process's tensor."""
+def _random_states(fabric: "Fabric") -> dict[str, Tensor]:
+    states = {"cpu": torch.get_rng_state()}
+    return {**states, "cuda": torch.cuda.get_rng_state(fabric.device)} if fabric.device.type == "cuda" else states
+
+
+def _restore_random_states(states: Mapping[str, Tensor], fabric: "Fabric") -> None:
+    torch.set_rng_state(states["cpu"])
+    if "cuda" in states:
+        torch.cuda.set_rng_state(states["cuda"], fabric.device)
+
+
+def _all_of(state: dict[str, Tensor], fabric: "Fabric") -> list[dict[str, Tensor]]:
+    """Each process's states."""
     if fabric.world_size == 1:
         return [state]
     found: list[Any] = [None] * fabric.world_size

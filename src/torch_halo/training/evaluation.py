@@ -1,6 +1,5 @@
 """How good a network is: its loss and accuracy on a split."""
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -28,7 +27,7 @@ def evaluate(model: nn.Module, data: DataSet, split: Split, fabric: "Fabric | No
     if len(split.labels) == 0:
         return None
     rank, world = (fabric.global_rank, fabric.world_size) if fabric else (0, 1)
-    sums = torch.zeros(3, dtype=torch.float64, device=split.labels.device)
+    sums = zeros(split.labels.device, 3)
     training = model.training
     model.eval()
     try:
@@ -38,22 +37,20 @@ def evaluate(model: nn.Module, data: DataSet, split: Split, fabric: "Fabric | No
             labels = split.labels[part]
             scores = model(data.normalise(split.inputs[part])).float()
             loss = F.cross_entropy(scores, labels, reduction="sum")
-            sums += torch.stack([loss, (scores.argmax(1) == labels).sum(), torch.tensor(len(labels))]).to(sums)
+            sums += torch.stack([loss, (scores.argmax(1) == labels).sum(), loss.new_tensor(len(labels))]).to(sums)
     finally:
         model.train(training)
-    return _figures(sums, fabric)
+    return figures(sums, fabric)
 
 
-def train_figures(loss: Tensor, correct: Tensor, count: int, fabric: "Fabric") -> Figures:
-    """The same from what was summed up while training."""
-    return _figures(torch.stack([loss, correct.double(), torch.tensor(float(count)).to(loss)]), fabric)
+def zeros(device: torch.device, *shape: int) -> Tensor:
+    """Sums to be added to, in double precision where the device has it."""
+    return torch.zeros(shape, dtype=torch.float32 if device.type == "mps" else torch.float64, device=device)
 
 
-def _figures(sums: Tensor, fabric: "Fabric | None") -> Figures:
+def figures(sums: Tensor, fabric: "Fabric | None") -> Figures:
+    """Figures from the sums of losses, correct answers and samples of each process."""
     if fabric is not None and fabric.world_size > 1:
         sums = fabric.all_reduce(sums, reduce_op="sum")  # type: ignore[assignment]
     loss, correct, count = sums.tolist()
     return Figures(loss / max(count, 1), 100 * correct / max(count, 1))
-
-
-Evaluate = Callable[[Split], Figures | None]

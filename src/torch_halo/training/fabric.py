@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from torch_halo.checks import extra
 from torch_halo.training.settings import Compute
 
 if TYPE_CHECKING:
@@ -15,10 +16,8 @@ if TYPE_CHECKING:
 
 def launch(compute: Compute) -> "Fabric":
     """Start the processes of a run, unless a launcher such as torchrun has; each then has its rank."""
-    try:
+    with extra("train", "training"):
         from lightning_fabric import Fabric
-    except ImportError as error:
-        raise ImportError("training needs lightning-fabric: pip install 'torch-halo[train]'") from error
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
     # Two processes on one core each is what was asked for.
     warnings.filterwarnings("ignore", message=".*is only recommended for|.*barrier\\(\\)", module="lightning_fabric")

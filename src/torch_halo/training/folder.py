@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from torch_halo.checks import extra
 from torch_halo.files import locked, remove_unfinished, whole_file, write_whole
 from torch_halo.training.config import Config, differences
 
@@ -92,7 +93,8 @@ class RunFolder:
 
 def write_weights(path: Path, state: Mapping[str, Tensor], config: Config) -> None:
     """Weights as safetensors, whole or not at all, with the configuration that made them."""
-    from safetensors.torch import save
+    with extra("train", "writing weights"):
+        from safetensors.torch import save
 
     data = save({name: value.contiguous().cpu() for name, value in state.items()}, {"halo": _line(config)})
     with whole_file(path) as file:
@@ -103,7 +105,8 @@ def config_in(path: Path) -> Config | None:
     """The configuration that a file of weights was written with, if it tells."""
     if path.suffix != ".safetensors":
         return None
-    from safetensors import SafetensorError, safe_open
+    with extra("train", "reading safetensors files"):
+        from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(path, "pt") as file:

@@ -9,9 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from torch_halo.checks import extra
 from torch_halo.files import write_whole
 from torch_halo.selection import select_weights
-from torch_halo.training.evaluation import Figures, evaluate, train_figures
+from torch_halo.training.evaluation import Figures, evaluate, figures
 from torch_halo.training.session import Session
 from torch_halo.weights import gathered, local, sum_shards
 
@@ -23,8 +24,9 @@ SAMPLE = 2**18  # entries of each λ from which quantiles are taken
 def epoch_figures(session: Session) -> dict[str, Any]:
     """All figures of the epoch that was just trained; the processes work together."""
     now, data, fabric = session.progress, session.data, session.fabric
+    session.share_buffers()
     # Losses as they were while training, each batch before its own step.
-    train = train_figures(now.loss, now.correct, now.count, fabric)
+    train = figures(now.sums, fabric)
     return {
         "epoch": now.epoch + 1,
         "step": session.step,
@@ -61,8 +63,8 @@ def _sample(lam: Tensor) -> Tensor:
     return flat[:: max(1, len(flat) // SAMPLE)]
 
 
-def _as_dict(figures: Figures | None) -> dict[str, float] | None:
-    return None if figures is None else figures._asdict()
+def _as_dict(found: Figures | None) -> dict[str, float] | None:
+    return None if found is None else found._asdict()
 
 
 class Log:
@@ -72,10 +74,8 @@ class Log:
     """
 
     def __init__(self, folder: Path, epoch: int) -> None:
-        try:
+        with extra("train", "training"):
             from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise ImportError("training records need tensorboard: pip install 'torch-halo[train]'") from error
         self._folder = folder
         self._metrics = folder / "metrics.jsonl"
         write_whole(self._metrics, "".join(line + "\n" for line in _lines_before(self._metrics, epoch)))

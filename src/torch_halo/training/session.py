@@ -1,11 +1,12 @@
 """A training under way: model, optimizer, penalty, data, and how far it has come."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -17,8 +18,10 @@ from torch_halo.penalties import Penalty
 from torch_halo.selection import Select, select_weights
 from torch_halo.shrinkage import Shrinkage
 from torch_halo.training.config import Config
+from torch_halo.training.evaluation import zeros
 from torch_halo.training.schedules import Factor
 from torch_halo.training.settings import Data
+from torch_halo.weights import local
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -29,13 +32,18 @@ if TYPE_CHECKING:
 class Progress:
     """How far the training is, and what this epoch has summed up so far."""
 
+    loss: Tensor
+    correct: Tensor
     epoch: int = 0
     position: int = 0  # batches of this epoch that are done
     seconds: float = 0.0  # in this epoch's steps
     count: int = 0  # samples, on this process
-    loss: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.float64))
-    correct: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.int64))
     losses: Tensor | None = None  # of each training sample; −1 where it was not seen
+
+    @property
+    def sums(self) -> Tensor:
+        """Losses, correct answers and samples of this epoch, on this process."""
+        return torch.stack([self.loss, self.correct.to(self.loss), self.loss.new_tensor(self.count)])
 
     def next_epoch(self) -> None:
         """Begin anew."""
@@ -70,6 +78,11 @@ class Session:
     def torch_optimizer(self) -> Optimizer:
         """The optimizer inside fabric's wrapper."""
         return base_optimizer(self.optimizer)
+
+    def share_buffers(self) -> None:
+        """Let all processes have the first one's batch-norm statistics, as DDP does by itself."""
+        for buffer in self.module.buffers() if self.fabric.world_size > 1 else ():
+            dist.broadcast(local(buffer), src=0)
 
     @property
     def step(self) -> int:
@@ -129,7 +142,7 @@ def start(
     per_epoch = -(-(len(data.train.labels) // world * world) // settings.batch_size)
     span = per_epoch, per_epoch * settings.epochs
     progress = Progress(
-        loss=torch.zeros((), dtype=torch.float64, device=fabric.device),
+        loss=zeros(fabric.device),
         correct=torch.zeros((), dtype=torch.int64, device=fabric.device),
         losses=torch.full((len(data.train.labels),), -1.0, device=fabric.device) if settings.sample_losses else None,
     )
