@@ -17,7 +17,8 @@ ROOMS = [
     {"methods"},
     {"experiments"},
     {"report"},
-    {"cli", "__main__"},
+    {"cli"},
+    {"__main__"},
 ]
 SIDE = {"analysis", "deployment", "integrations", "linear"}  # may use what is left of training
 # Files of one room, in the order in which they may use each other.
