@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (FloatingPointError, ImportError, OSError, ValueError) as error:
-        print(f"halo: {error}", file=sys.stderr)
+        print(f"halo{_process()}: {error}", file=sys.stderr)
         return 1
 
 
@@ -63,6 +63,12 @@ def _refuse(unknown: str, parser: argparse.ArgumentParser) -> NoReturn:
     near = did_you_mean(flag.lstrip("-"), known).replace("mean ", "mean --").replace(" or ", " or --")
     owner = train.owner_of(flag) if parser.prog == "halo train" else ""
     raise ValueError(f"unknown flag {flag}{owner or near}; {parser.prog} --help lists them")
+
+
+def _process() -> str:
+    """Which process of several speaks, if it is not the first."""
+    rank = os.environ.get("RANK") or os.environ.get("LOCAL_RANK") or "0"
+    return "" if rank == "0" else f", process {rank}"
 
 
 def _show_warning(message: Warning | str, *rest: object) -> None:

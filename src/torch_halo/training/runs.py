@@ -2,11 +2,14 @@
 
 import time
 import warnings
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
+
+from torch import Tensor
 
 from torch_halo.training import checkpoint
 from torch_halo.training.config import Config
@@ -93,12 +96,15 @@ class _Watch:
 
     def epoch_done(self, session: Session) -> None:
         row, losses = epoch_figures(session), checkpoint.all_losses(session)
-        if self._log is None:
-            return
+        _together(session.fabric, lambda: self._record(row, losses))
+        if self._is_first:
+            self._display.epoch_done(row, session.config.training.epochs)
+
+    def _record(self, row: dict[str, Any], losses: Tensor | None) -> None:
+        assert self._log is not None  # the first process has it
         if losses is not None:
             self._log.add_losses(row["epoch"], losses)
         self._log.add(row)
-        self._display.epoch_done(row, session.config.training.epochs)
 
     def save(self, session: Session) -> None:
         checkpoint.save(session, self._folder.checkpoint)
@@ -156,7 +162,7 @@ def _warn_if_equal(epochs: list[dict[str, Any]]) -> None:
         )
 
 
-def _together(fabric: "Fabric", act: Any) -> None:
+def _together(fabric: "Fabric", act: Callable[[], object]) -> None:
     """Let the first process act, and all of them fail if it does."""
     problem: Exception | None = None
     if fabric.is_global_zero:

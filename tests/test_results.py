@@ -1,0 +1,33 @@
+"""The README's figures of training are those of the stored runs."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+MNIST = sorted((ROOT / "results/mnist-lenet-300-100-halo").iterdir())
+
+
+def test_three_seeds_reach_98_3_at_95_percent():
+    assert [folder.name for folder in MNIST] == ["seed0", "seed1", "seed2"]
+    for seed, folder in enumerate(MNIST):
+        config = json.loads((folder / "config.json").read_text())
+        assert config["training"]["seed"] == seed
+        assert config["training"]["epochs"] == 30
+        assert (config["penalty"]["xi"], config["penalty"]["psi"]) == (1e-6, 1e-6)
+        assert config["optimizer"]["weight_decay"] == 5e-4  # λ's too
+        result = json.loads((folder / "result.json").read_text())
+        assert result["pruned"][0]["sparsity"] == 0.95
+        assert result["pruned"][0]["test"]["accuracy"] >= 98.3
+
+
+@pytest.mark.parametrize("folder", MNIST, ids=lambda folder: folder.name)
+def test_the_readme_has_the_stored_figures(folder):
+    result = json.loads((folder / "result.json").read_text())
+    found = [result["test"], *(level["test"] for level in result["pruned"])]
+    row = " | ".join([folder.name.removeprefix("seed"), *(f"{figures['accuracy']:.2f}" for figures in found)])
+    assert f"| {row} |" in (ROOT / "README.md").read_text()
+    last = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
+    assert last["epoch"] == 30
+    assert last["test"] == result["test"]
