@@ -160,9 +160,9 @@ def main():
         options.rounds,
     )
     cifar, vgg = made(CIFAR[0], 50_000, *CIFAR[1:]), Model("vgg16", {"width": 0.25})
-    ways = {"DataLoader, image by image": loaded(cifar, 64), "torch-halo": piped(cifar, 64)}
-    compare("the input pipeline, CIFAR's size, batch 64", ways, 20, options.rounds)
     few = max(options.rounds // 3, 1)
+    ways = {"DataLoader, image by image": loaded(cifar, 64), "torch-halo": piped(cifar, 64)}
+    compare("the input pipeline, an epoch of CIFAR's size, batch 64", ways, 50_000 // 64, few)
     ways = {"fed by the DataLoader": loader_epoch(cifar, 64, vgg), "torch-halo": ours(cifar, vgg, 64)}
     compare("training vgg16 of width 1/4, batch 64", ways, 10, few)
     mixed = Compute(precision="bf16-mixed")

@@ -67,6 +67,8 @@ def whole(what: str, value: object, *, at_least: int) -> int:
     """`value` as an int of at least `at_least`, or an error."""
     if not isinstance(value, int) or isinstance(value, bool) or value < at_least:
         raise ValueError(f"{what} must be a whole number, at least {at_least}; received {_short(value)}")
+    if value >= 2**63:
+        raise ValueError(f"{what} must be a whole number below 2^63; received {_short(value)}")
     return value
 
 

@@ -3,7 +3,7 @@
 import hashlib
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
@@ -35,18 +35,21 @@ def write_whole(path: Path, content: str | bytes) -> None:
         file.write(content.encode() if isinstance(content, str) else content)
 
 
-def remove_unfinished(path: Path) -> None:
-    """Remove what a killed process left of writing `path`."""
-    for left in path.parent.glob(f".{path.name}.*"):
-        left.unlink()
+def remove_unfinished(folder: Path, names: Iterable[str]) -> None:
+    """Remove what a killed process left of writing files of these names (or patterns) in a folder."""
+    for name in names:
+        for left in folder.glob(f".{name}.????????"):  # as mkstemp names them
+            left.unlink()
 
 
 def check_writable(path: Path) -> None:
     """Raise if a file cannot be written there: better before the work than after it."""
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a directory; a file is needed")
-    if not os.access(path.parent, os.W_OK):
-        raise OSError(f"cannot write {path}: {path.parent} is not a writable directory")
+    try:
+        tempfile.TemporaryFile(dir=path.parent).close()
+    except OSError as error:
+        raise OSError(f"cannot write {path}: {path.parent} is not a writable directory") from error
 
 
 @contextmanager

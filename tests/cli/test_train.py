@@ -128,13 +128,25 @@ def test_help_groups_the_flags_and_shows_defaults(capsys):
         ("train --penalty weighted_l1", 2, "WeightedL1 takes weights, which no flag can give; it is for Python only"),
         ("train --penalty grouped", 2, "--inner is needed: the penalty on the groups' norms, one of l1,"),
         ("train --penalty l1", 1, "--xi is needed: the strength ξ"),
-        ("train --penalty halo", 1, "HALO: xi must be a number"),
+        ("train --penalty halo", 1, "--xi is needed: the strength ξ"),
+        ("train --penalty grouped --inner grouped", 2, "unknown inner penalty 'grouped'; known: l1, bridge, mcp"),
+        ("train --penalty grouped --inner shalo", 2, "unknown inner penalty 'shalo'"),
+        ("train --select nowhere", 1, "select: 'nowhere' matches no weight"),
+        ("train --select", 1, "select must name at least one layer; received none"),
+        ("train --save-every nan", 1, "--save-every must be a finite number at least 0; received nan"),
+        ("train --accelerator cuda", 1, "cannot run with Compute(accelerator='cuda'"),
+        ("train --every 5 --unit epoch --milestones 1 2", 1, "give one of milestones and every"),
         ("train --penalty halo --xi -1", 1, "HALO: xi must be a finite number at least 0; received -1.0"),
         ("train --label-noise 1.5", 1, "label_noise must be a probability, from 0 to 1; received 1.5"),
         ("train --sparsity 95", 1, "sparsity must be a finite number at least 0 and below 1; received 95.0"),
         ("train --weights gone.safetensors", 1, "gone.safetensors: no such file"),
         ("train --select nowhere --penalty l1 --xi 1", 1, "select: 'nowhere' matches no weight"),
         ("train --model vgg16", 1, "vgg16 needs images of 32×32 pixels; received (1, 8, 8)"),
+        (
+            "prune gone --sparsity 0.5 -o /proc/x.safetensors",
+            1,
+            "cannot write /proc/x.safetensors: /proc is",
+        ),
         ("eval gone", 1, "gone: no such run or file"),
         ("eval .", 1, ". holds no run: there is no config.json"),
         ("prune gone --sparsity 0.5 -o x.safetensors", 1, "gone: no such run or file"),
@@ -279,8 +291,38 @@ def test_choices_come_from_the_tables(capsys):
     with pytest.raises(SystemExit, match="0"):
         cli.main(["train", "--help"])
     shown = " ".join(capsys.readouterr().out.split())
-    for table in (DATASETS, MODELS, th.PENALTIES):
+    for table in (DATASETS, MODELS, [name for name in th.PENALTIES if name != "weighted_l1"]):
         assert ", ".join(table) in shown
+
+
+@pytest.mark.parametrize("command", ["bf16-true", "64-true", "bf16-mixed"])
+def test_a_loss_that_is_not_finite_is_explained_in_every_precision(command, tmp_path, capsys):
+    flags = ["--precision", command, "--lr", "1e200" if command == "64-true" else "1e30", "--epochs", "1"]
+    assert cli.main(["train", *flags, "--out", str(tmp_path / "run")]) == 1
+    error = capsys.readouterr().err
+    assert "is not finite" in error
+    assert "learning rate 1e+" in error
+
+
+def test_a_reader_that_has_enough_does_not_end_the_training(tmp_path):
+    command = " ".join([*HALO, "train", "--epochs", "20", "--out", "run", "| head -n 1"])
+    subprocess.run(command, shell=True, cwd=tmp_path, env=ENVIRONMENT, check=True, capture_output=True)
+    assert (tmp_path / "run" / "result.json").exists()
+
+
+def test_a_run_tells_its_own_data(run, capsys):
+    assert cli.main(["eval", str(run), "--data", "mnist", "--model", "lenet-5"]) == 1
+    assert "is a run and tells its own data and model; --data and --model are for files" in capsys.readouterr().err
+    assert cli.main(["eval", str(run / "model.safetensors"), "--data", "digits"]) == 0
+
+
+def test_a_preset_gives_way_to_what_follows_from_a_flag():
+    code = ["--preset", "authors-code", "--data", "cifar10", "--model", "vgg16", "--penalty", "halo"]
+    assert config(*code).penalty == th.HALO(1e-8)
+    assert config(*code, "--xi", "1e-6").penalty == th.HALO(1e-6, 1e-6)
+    found = config("--preset", "paper", "--data", "mnist", "--milestones", "1", "--unit", "epoch")
+    assert found.schedule == Steps((1,), unit="epoch")
+    assert config("--every", "5", "--unit", "epoch").schedule == Steps(every=5, unit="epoch")
 
 
 def test_an_explicit_flag_wins_over_the_preset():

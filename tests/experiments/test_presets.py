@@ -24,7 +24,7 @@ def test_the_text_on_mnist():
     assert (found.training.epochs, found.training.batch_size) == (250, 100)
     assert found.optimizer == SGD(0.1, 0.9, 5e-4)
     assert found.shrinking.select is None
-    assert found.shrinking.coefficient_weight_decay == 5e-4
+    assert found.shrinking.coefficient_weight_decay is None  # the weights'
     expected = [(0.1, 0.1), (0.01, 0.01), (0.01, 0.01), (1e-3, 1e-3)]
     assert rates(found.schedule, 600, 250, [24_999, 25_000, 49_999, 50_000]) == [pytest.approx(x) for x in expected]
 

@@ -103,6 +103,8 @@ def test_differences_are_named():
         (lambda: Model("vgg16", {"widht": 2}), "vgg16 has no option 'widht'; it has width; did you mean width"),
         (lambda: Model("lenet-5", {"width": 2}), "lenet-5 has no option 'width'; it has none"),
         (lambda: Shrinking(coefficient_lr=-1), "coefficient_lr must be"),
+        (lambda: Shrinking(select=()), "select must name at least one layer; received none"),
+        (lambda: Training(seed=2**63), r"seed must be a whole number below 2\^63"),
         (lambda: Shrinking(ramp_steps=-1), "ramp_steps must be a whole number"),
         (lambda: Training(epochs=-1), "epochs must be a whole number, at least 0"),
         (lambda: Training(batch_size=0), "batch_size must be a whole number, at least 1"),

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from processes import ENVIRONMENT
+from safetensors.torch import save_file
 from small_runs import SMALL, Silent, changed, outcome, ran
 
 from torch_halo.files import locked
@@ -111,10 +112,46 @@ def test_a_hostile_checkpoint_is_not_executed(tmp_path, monkeypatch):
         write()
         with pytest.raises(ValueError, match=r"last.pt: expected a checkpoint; found a damaged or unsafe one"):
             ran(tmp_path / "run")
-    torch.save({"format": 7}, checkpoint)
-    with pytest.raises(ValueError, match=r"expected a checkpoint of format 1; found something else"):
-        ran(tmp_path / "run")
+    for other in ({"format": 7}, {"format": 1}, [1]):
+        torch.save(other, checkpoint)
+        with pytest.raises(ValueError, match=r"expected a checkpoint of format 1; found something else"):
+            ran(tmp_path / "run")
     assert not (tmp_path / "executed").exists()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda state: state["model"].update({"1.weight": torch.zeros(2)}), "the checkpoint does not fit the model"),
+        (lambda state: state["model"].pop("1.weight"), "the checkpoint does not fit the model"),
+        (lambda state: state["progress"].pop("epoch"), "the checkpoint is damaged: KeyError 'epoch'"),
+        (lambda state: state.update(rng=[]), "the checkpoint is damaged: IndexError"),
+        (lambda state: state.update(optimizer=3), "the checkpoint is damaged: TypeError"),
+    ],
+)
+def test_a_checkpoint_that_does_not_fit(spoil, message, tmp_path):
+    checkpoint = crashed(tmp_path / "run", step=3)
+    state = torch.load(checkpoint, weights_only=True)
+    spoil(state)
+    torch.save(state, checkpoint)
+    with pytest.raises(ValueError, match=message):
+        ran(tmp_path / "run")
+
+
+def test_a_lost_row_of_metrics_is_told(tmp_path):
+    crashed(tmp_path / "run")
+    (tmp_path / "run" / "metrics.jsonl").write_text("[]\n")
+    with pytest.warns(UserWarning, match=r"metrics.jsonl has 0 of the 1 epochs before; the rest is lost"):
+        ran(tmp_path / "run")
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["epochs"] == 3
+
+
+def test_a_result_that_is_none(finished):
+    whole = (finished / "result.json").read_text()
+    (finished / "result.json").write_text('{"name": 1}')
+    with pytest.raises(ValueError, match=r"result.json: expected a run's result; found only name"):
+        RunFolder(finished).result()
+    (finished / "result.json").write_text(whole)
 
 
 def test_damaged_json_is_named(tmp_path):
@@ -128,10 +165,11 @@ def test_damaged_json_is_named(tmp_path):
 
 def test_what_a_killed_save_left_is_removed(finished, tmp_path):
     checkpoint = crashed(tmp_path / "run")
-    left = checkpoint.parent / ".last.pt.half"
-    left.write_bytes(b"half")
+    for left in ("checkpoint/.last.pt.abcd1234", ".result.json.abcd1234", "losses/.epoch-0001.npy.abcd1234"):
+        (tmp_path / "run" / left).write_bytes(b"half")
     ran(tmp_path / "run")
-    assert not left.exists()
+    assert checkpoint.exists()
+    assert [path.name for path in (tmp_path / "run").rglob(".*")] == [".lock"]
     assert outcome(tmp_path / "run") == outcome(finished)
 
 
@@ -181,6 +219,11 @@ def test_weights_tell_what_they_are(finished, tmp_path):
     write_weights(tmp_path / "w.safetensors", {"x": torch.zeros(2, 2).T}, Config())
     assert config_in(tmp_path / "w.safetensors") == Config()
     assert config_in(Path("weights.pt")) is None
+    for number, found in enumerate(("{", "[]", '{"schema": 1, "data": "x"}', '{"schema": 1, "data": {"kind": "x"}}')):
+        path = tmp_path / f"{number}.safetensors"
+        save_file({"x": torch.zeros(1)}, path, {"halo": found})
+        with pytest.raises(ValueError, match=rf"{number}.safetensors: its configuration cannot be read \("):
+            config_in(path)
     (tmp_path / "bad.safetensors").write_bytes(b"no")
     with pytest.raises(ValueError, match=r"bad.safetensors: expected a safetensors file; found a damaged one"):
         config_in(tmp_path / "bad.safetensors")

@@ -72,6 +72,11 @@ def test_every_schedule_begins_at_one_and_stays_in_range(name):
         ({"unit": "day"}, "unit must be training, epoch or batch; received 'day'"),
         ({"every": 0, "unit": "epoch"}, "every must be a whole number, at least 1"),
         ({"every": 2}, "every counts epochs or batches"),
+        (
+            {"every": 2, "milestones": (1, 2), "unit": "epoch"},
+            "give one of milestones and every; received",
+        ),
+        ({"unit": "epoch"}, "unit epoch needs milestones, or every"),
         ({"lr_decay": (0.1, 0.2, 0.3)}, "lr_decay needs one number, or one for each milestone; received 0.1 0.2 0.3"),
         ({"lr_decay": (-1.0,)}, "lr_decay must be a finite number at least 0"),
     ],

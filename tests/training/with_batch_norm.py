@@ -14,6 +14,6 @@ def network(input_shape, classes):
     )
 
 
-MODELS["lenet-300-100"] = network
 if __name__ == "__main__":
+    MODELS["lenet-300-100"] = network
     sys.exit(main())

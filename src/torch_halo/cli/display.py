@@ -1,5 +1,7 @@
 """How a run goes, for a person: a bar on a terminal, lines in a log; and tables of what came out."""
 
+import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,20 +11,28 @@ from torch_halo.training.config import Config
 from torch_halo.training.session import Session
 
 
+def say(text: str) -> None:
+    """Print, unless the reader (`head`, say) has enough: then training goes on without one."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 class Lines:
     """A line an epoch."""
 
     def began(self, config: Config, folder: Path, epoch: int, position: int) -> None:
         """Say what begins, and where it goes on."""
         batch = f" and {position} batches" if position else ""
-        print(f"{folder}: going on after {epoch} epochs{batch}" if epoch or position else f"{folder}: begins")
+        say(f"{folder}: going on after {epoch} epochs{batch}" if epoch or position else f"{folder}: begins")
 
     def stepped(self, session: Session) -> None:
         """Say nothing."""
 
     def epoch_done(self, row: dict[str, Any], epochs: int) -> None:
         """Print the epoch's figures."""
-        print(epoch_line(row, epochs), flush=True)
+        say(epoch_line(row, epochs))
 
     def close(self) -> None:
         """Nothing is open."""

@@ -8,11 +8,19 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from torch_halo.checks import Table
-from torch_halo.penalties import FUNCTIONS, PENALTIES
+from torch_halo.penalties import FUNCTIONS, PENALTIES, Separable, WeightedL1
 
 REQUIRED = object()
+# A flag that is given makes the others' inherited values void: a preset's ψ is not meant for another ξ.
+VOIDS = {"xi": ("psi",), "milestones": ("every",), "every": ("milestones",)}
 # Fields that are one of several kinds: their own flag chooses, and the kind's fields follow.
-NESTED: dict[str, Table[Any]] = {"h": FUNCTIONS, "inner": PENALTIES}
+NESTED: dict[str, Table[Any]] = {
+    "h": FUNCTIONS,
+    "inner": Table(
+        "inner penalty",
+        {name: kind for name, kind in PENALTIES.items() if issubclass(kind, Separable) and kind is not WeightedL1},
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -31,8 +39,9 @@ class Flag:
 
     def add_to(self, group: argparse._ArgumentGroup, default: Any) -> None:
         """Add it to a parser; what is not given does not appear in the result."""
-        is_told = not any(default is silent for silent in (REQUIRED, None, False)) and default != "auto"
-        shown = f"{self.help} ({_shown(default)})" if is_told else self.help
+        is_told = not any(default is silent for silent in (REQUIRED, None, False))
+        # What stands in brackets is the default of a field that is None.
+        shown = f"{self.help.split(' (')[0]} ({_shown(default)})" if is_told else self.help
         common: dict[str, Any] = {"dest": self.name, "default": argparse.SUPPRESS, "help": shown.replace("%", "%%")}
         if self.hint is bool:
             group.add_argument(self.option, action=argparse.BooleanOptionalAction, **common)
@@ -61,7 +70,9 @@ class Part:
 
     def build(self, given: Mapping[str, Any]) -> Any:
         """The object, from the flags that were given."""
-        values = {**self.defaults, **{f.name: given[f.name] for f in self.flags if f.name in given}}
+        own = {f.name: given[f.name] for f in self.flags if f.name in given}
+        void = {other for name in own for other in VOIDS.get(name, ())}
+        values = {**{name: value for name, value in self.defaults.items() if name not in void}, **own}
         for flag in self.flags:
             if flag.default is REQUIRED and flag.name not in values:
                 raise ValueError(f"{flag.option} is needed: {flag.help}")
@@ -103,7 +114,8 @@ def _fields(make: Callable[..., Any]) -> list[Flag]:
         if not is_option or parameter.name in bound:
             continue
         hint, help_ = _plain(hints[parameter.name])
-        default = REQUIRED if parameter.default is parameter.empty else parameter.default
+        default = REQUIRED if parameter.default in (parameter.empty, "auto") and hint is float else parameter.default
+        default = REQUIRED if default is parameter.empty else default
         found.append(Flag(parameter.name, hint, default, help_))
     return found
 

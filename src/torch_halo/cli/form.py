@@ -9,7 +9,7 @@ from torch_halo.cli.flags import NESTED, Part, part_of
 from torch_halo.data import DATASETS
 from torch_halo.experiments.presets import PRESETS
 from torch_halo.models import MODELS
-from torch_halo.penalties import PENALTIES
+from torch_halo.penalties import PENALTIES, WeightedL1
 from torch_halo.training.config import Config
 from torch_halo.training.optimizers import OPTIMIZERS
 from torch_halo.training.schedules import SCHEDULES
@@ -66,8 +66,8 @@ class Form:
                 group.description = "choose one to see its own flags: halo train --penalty halo --help"
                 continue
             part = self.parts[key]
-            for nested in _nested_names(part):
-                _add_choice(group, nested, None)
+            for nested, chosen in _nested(part):
+                _add_choice(group, nested, chosen)
             for flag, default in part.all_flags():
                 if flag.name not in ("name", "weights", "masks"):  # chosen above, or files
                     flag.add_to(group, default)
@@ -96,7 +96,7 @@ class Form:
     def _default(self, key: str) -> str:
         if key in ("data", "model"):
             return str(getattr(self.base, key).name)
-        return {"penalty": "none", "optimizer": "sgd", "schedule": "steps"}[key]
+        return self.choices[key] or {"penalty": "none", "optimizer": "sgd", "schedule": "steps"}[key]
 
 
 def _choices(arguments: Sequence[str]) -> dict[str, str | None]:
@@ -109,10 +109,14 @@ def _choices(arguments: Sequence[str]) -> dict[str, str | None]:
 
 
 def _add_choice(group: argparse._ArgumentGroup, key: str, default: str | None) -> None:
-    names = (["none"] if key == "penalty" else []) + list(TABLES[key])
+    names = [name for name, kind in TABLES[key].items() if kind is not WeightedL1]  # which takes tensors
+    names = ["none", *names] if key == "penalty" else names
     shown = ", ".join(names) + (f" ({default})" if default else "")
     group.add_argument(f"--{key}", metavar="NAME", default=argparse.SUPPRESS, help=shown)
 
 
-def _nested_names(part: Part) -> list[str]:
-    return [name for key, nested in part.nested.items() for name in (key, *_nested_names(nested))]
+def _nested(part: Part) -> list[tuple[str, str]]:
+    """The choices within a part, with what is chosen."""
+    names = {kind: name for table in NESTED.values() for name, kind in table.items()}
+    own = [(key, names[nested.make]) for key, nested in part.nested.items()]
+    return own + [pair for nested in part.nested.values() for pair in _nested(nested)]

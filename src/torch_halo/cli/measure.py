@@ -24,6 +24,7 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", argu
     measured = commands.add_parser(
         "eval",
         help="measure a run or a file of weights, pruned to any sparsity",
+        usage="halo eval RUN|FILE [flags]",
         description="Loss and accuracy of a run's network (unfinished: of its last checkpoint), or of a file of "
         "weights; nothing is changed.",
         allow_abbrev=False,
@@ -34,6 +35,7 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", argu
     cut = commands.add_parser(
         "prune",
         help="prune a run's network into a file, and tell what it cost",
+        usage="halo prune RUN|FILE --sparsity X -o FILE [flags]",
         description="Cut the smallest weights of a run's network (or of a file of weights) and write the rest as "
         "safetensors; the run stays as it is.",
         allow_abbrev=False,
@@ -72,7 +74,7 @@ def _subject(options: argparse.Namespace, levels: Sequence[float]) -> tuple[Subj
         model = Model(options.model, {f.name: vars(options)[f.name] for f in flags if f.name in options})
     found = subject(options.path, options.data_dir, Data(options.data) if options.data else None, model)
     before, how = found.config.pruning, found.config.shrinking
-    pruning = Pruning(tuple(levels), options.scope or before.scope, before.of)
+    pruning = Pruning(tuple(levels), options.scope or before.scope)
     select = how.select if options.select is None else tuple(options.select)
     if not found.is_finished:
         print(f"{options.path} is not finished: measuring its last checkpoint", file=sys.stderr)

@@ -7,8 +7,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from torch_halo.checks import number
 from torch_halo.cli.data import add_data_dir, show_bytes
-from torch_halo.cli.display import Bar, Lines, result_lines
+from torch_halo.cli.display import Bar, Lines, result_lines, say
 from torch_halo.cli.flags import part_of
 from torch_halo.cli.form import TABLES, Form
 from torch_halo.data import load
@@ -40,7 +41,7 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", argu
     form = Form(arguments[1:])
     group = parser.add_argument_group("the run")
     group.add_argument("--preset", metavar="NAME", help=f"settings to start from: {', '.join(TABLES['preset'])}")
-    group.add_argument("--out", type=Path, metavar="DIR", help="its folder (named by its settings, in runs/)")
+    group.add_argument("--out", type=Path, metavar="DIR", help="its folder, which all nodes must share (in runs/)")
     add_data_dir(group)
     group.add_argument("--weights", type=Path, metavar="FILE", help="start from these weights")
     group.add_argument("--masks", type=Path, metavar="FILE", help="hold the zeros of this file's weights at zero")
@@ -65,6 +66,7 @@ def owner_of(flag: str) -> str:
 
 
 def _train(options: argparse.Namespace) -> int:
+    number("--save-every", options.save_every, at_least=0)
     config = _config(options)
     folder = RunFolder(options.out or Path("runs") / config.name)
     if _is_finished(folder, config):
@@ -82,13 +84,19 @@ def _train(options: argparse.Namespace) -> int:
         if _is_first():
             print(f"{stopped}\nto go on: {options.command}", file=sys.stderr)
         return 128 + stopped.signum
+    except RuntimeError as error:
+        if config.compute.devices * config.compute.nodes == 1:
+            raise
+        reason = str(error).splitlines()[0]
+        raise ConnectionError(
+            f"another process of this run has ended ({reason}); to go on: {options.command}"
+        ) from error
     finally:
         display.close()
     if is_first:
         result = folder.result()
         assert result is not None
-        print("\n".join(result_lines(result)))
-        print(f"{result['seconds']:.0f} s. All of it: {folder.path}")
+        say("\n".join([*result_lines(result), f"{result['seconds']:.0f} s. All of it: {folder.path}"]))
     return 0
 
 

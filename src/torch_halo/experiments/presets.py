@@ -1,7 +1,7 @@
 """Settings of whole experiments, by name: the paper's text, and its authors' published code.
 
 Seto, Wells, Zhang, SDM 2021, its appendix on training; where the code departs from the text, the
-departure is named below. Its strength on CIFAR is that of the code; the text gives none.
+departure is named below. The text gives no strengths; the code has one for HALO on CIFAR.
 """
 
 from collections.abc import Callable
@@ -32,7 +32,7 @@ def paper(data: str, model: str, penalty: str | None) -> Config:
     return Config(
         data=Data(data),
         model=Model(model),
-        shrinking=Shrinking(select=select, coefficient_weight_decay=decay),
+        shrinking=Shrinking(select=select),  # λ's decay is the weights'
         optimizer=SGD(lr=0.1, momentum=0.9, weight_decay=decay),
         schedule=schedule,
         training=training,

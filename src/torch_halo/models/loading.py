@@ -47,8 +47,12 @@ def read_pickle(path: Path, what: str) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of pickles that were not made by torch, which are refused below
             return torch.load(path, map_location="cpu", weights_only=True)
-    except (RuntimeError, pickle.UnpicklingError, EOFError, KeyError, ValueError, TypeError, AttributeError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    except FileNotFoundError:
+        raise
+    except (RuntimeError, pickle.UnpicklingError, EOFError, LookupError, OSError, ValueError, TypeError) as error:
+        # Of torch's long message the cause, and not its advice to load the file unsafely.
+        cause = str(error).rpartition("WeightsUnpickler error: ")[2].strip()
+        reason = cause.splitlines()[0] if cause else type(error).__name__
         raise ValueError(f"{path}: expected {what}; found a damaged or unsafe one ({reason})") from error
 
 

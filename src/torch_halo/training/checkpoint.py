@@ -16,7 +16,6 @@ from torch.optim import Optimizer
 from torch_halo.files import whole_file
 from torch_halo.masks import Masks
 from torch_halo.models import read_pickle
-from torch_halo.training.faults import not_finite
 from torch_halo.training.session import Session
 from torch_halo.weights import distributed_like, gathered
 
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 FORMAT = 1
+KEYS = {"run", "model", "optimizer", "masks", "rng", "precision", "progress"}
 
 
 def save(session: Session, path: Path) -> None:
@@ -32,36 +32,37 @@ def save(session: Session, path: Path) -> None:
     state = _state(session)
     problem = None
     if session.fabric.is_global_zero:
-        if bad := not_finite(session.module):
-            problem = f"{bad[0]} is not finite after {session.where}; the last good checkpoint is kept"
+        if bad := _not_finite(state["model"]) or _not_finite(state["optimizer"], "optimizer"):
+            problem = f"{bad} is not finite after {session.where}; the last good checkpoint is kept"
         else:
             problem = _write(state, path)
     if problem := session.fabric.broadcast(problem):
         raise (FloatingPointError if "not finite" in problem else OSError)(problem)
 
 
-def load(session: Session, path: Path) -> None:
-    """Bring a session that was just started to where a checkpoint was written."""
+def read(path: Path, run: str) -> Mapping[str, Any]:
+    """What a checkpoint of the run holds; nothing in it is executed."""
     found = read_pickle(path, "a checkpoint")
-    if not isinstance(found, Mapping) or found.get("format") != FORMAT:
+    if not isinstance(found, Mapping) or found.get("format") != FORMAT or not found.keys() >= KEYS:
         raise ValueError(f"{path}: expected a checkpoint of format {FORMAT}; found something else")
-    if found["run"] != session.config.name:
-        raise ValueError(f"{path} is a checkpoint of another configuration, {found['run']}, not {session.config.name}")
-    _load_model(session.module, found["model"], path)
-    if found["masks"] is not None and session.masks is None:
-        session.masks = Masks(found["masks"]).apply_(session.module)
-        session.masks.hold(session.torch_optimizer)
-    session.torch_optimizer.load_state_dict(_dealt_out(found["optimizer"], session.torch_optimizer))
-    _load_progress(session, found["progress"])
-    _restore_random_states(found["rng"][session.fabric.global_rank], session.fabric)
+    if found["run"] != run:
+        raise ValueError(f"{path} is a checkpoint of another configuration, {found['run']}, not {run}")
+    return found
 
 
-def read_model(path: Path, run: str) -> dict[str, Tensor]:
-    """The weights in a checkpoint."""
-    found = read_pickle(path, "a checkpoint")
-    if not isinstance(found, Mapping) or found.get("format") != FORMAT or found.get("run") != run:
-        raise ValueError(f"{path}: expected a checkpoint of {run}; found something else")
-    return dict(found["model"])
+def restore(session: Session, found: Mapping[str, Any]) -> None:
+    """Bring a session that was just started to where a checkpoint was written."""
+    try:
+        _load_model(session.module, found["model"])
+        if found["masks"] is not None and session.masks is None:
+            session.masks = Masks(found["masks"]).apply_(session.module)
+            session.masks.hold(session.torch_optimizer)
+        session.torch_optimizer.load_state_dict(_dealt_out(found["optimizer"], session.torch_optimizer))
+        _load_progress(session, found["progress"])
+        session.fabric.strategy.precision.load_state_dict(found["precision"])
+        _restore_random_states(found["rng"][session.fabric.global_rank], session.fabric)
+    except (AttributeError, IndexError, KeyError, TypeError) as error:
+        raise ValueError(f"the checkpoint is damaged: {type(error).__name__} {error}") from error
 
 
 def _state(session: Session) -> dict[str, Any]:
@@ -73,8 +74,19 @@ def _state(session: Session) -> dict[str, Any]:
         "optimizer": _gathered(session.torch_optimizer.state_dict()),
         "masks": None if session.masks is None else _gathered(session.masks.state_dict()),
         "rng": _all_of(_random_states(session.fabric), session.fabric),
+        "precision": session.fabric.strategy.precision.state_dict(),  # a loss scaler's
         "progress": _progress(session),
     }
+
+
+def _not_finite(state: Any, name: str = "") -> str:
+    """The first tensor in a state that has numbers that are not finite."""
+    if isinstance(state, Tensor):
+        return name if state.is_floating_point() and not bool(state.isfinite().all()) else ""
+    if isinstance(state, Mapping):
+        found = (_not_finite(value, f"{name}.{key}" if name else str(key)) for key, value in state.items())
+        return next(filter(None, found), "")
+    return ""
 
 
 def _write(state: Mapping[str, Any], path: Path) -> str | None:
@@ -114,10 +126,12 @@ def _dealt_out(state: Mapping[str, Any], optimizer: Optimizer) -> dict[str, Any]
 
 
 @torch.no_grad()
-def _load_model(module: nn.Module, state: Mapping[str, Tensor], path: Path) -> None:
+def _load_model(module: nn.Module, state: Mapping[str, Tensor]) -> None:
     own = module.state_dict()
-    if own.keys() != state.keys():
-        raise ValueError(f"{path} does not fit the model: it holds {', '.join(state)}; needed: {', '.join(own)}")
+    if {name: value.shape for name, value in own.items()} != {name: value.shape for name, value in state.items()}:
+        raise ValueError(
+            f"the checkpoint does not fit the model: it holds {', '.join(state)}; needed: {', '.join(own)}"
+        )
     for name, value in state.items():
         own[name].copy_(distributed_like(value, own[name]))
 

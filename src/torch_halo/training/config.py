@@ -42,11 +42,12 @@ class Config:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Config":
         """Settings from what `as_dict` gave."""
-        if data.get("schema") != SCHEMA:
-            raise ValueError(f"the configuration is of schema {data.get('schema')!r}; this version reads {SCHEMA}")
+        schema = data.get("schema") if isinstance(data, Mapping) else data
+        if schema != SCHEMA:
+            raise ValueError(f"the configuration is of schema {schema!r}; this version reads {SCHEMA}")
         try:
             return cls(**{key: _decode(value, key) for key, value in data.items() if key != "schema"})
-        except TypeError as error:
+        except (AttributeError, KeyError, TypeError) as error:
             raise ValueError(f"the configuration has settings of another version: {error}") from error
 
     @property
@@ -94,7 +95,9 @@ def _decode(value: Any, where: str) -> Any:
     if isinstance(value, Mapping) and "kind" in value:
         kind = _KINDS[where][value["kind"]]
         return kind(**{key: _decode(item, key) for key, item in value.items() if key != "kind"})
-    if isinstance(value, Mapping) and where in _PARTS:
+    if where in _PARTS:
+        if not isinstance(value, Mapping):
+            raise TypeError(f"{where} is {value!r}")
         return _PARTS[where](**{key: _decode(item, key) for key, item in value.items()})
     return tuple(value) if isinstance(value, list) else value
 

@@ -21,13 +21,16 @@ def launch(compute: Compute) -> "Fabric":
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
     # Two processes on one core each is what was asked for.
     warnings.filterwarnings("ignore", message=".*is only recommended for|.*barrier\\(\\)", module="lightning_fabric")
-    fabric = Fabric(
-        accelerator=compute.accelerator,
-        devices=compute.devices,
-        num_nodes=compute.nodes,
-        strategy=_sharded(compute.devices * compute.nodes) if compute.strategy == "fsdp" else compute.strategy,
-        precision=compute.precision,  # type: ignore[arg-type]
-    )
+    try:
+        fabric = Fabric(
+            accelerator=compute.accelerator,
+            devices=compute.devices,
+            num_nodes=compute.nodes,
+            strategy=_sharded(compute.devices * compute.nodes) if compute.strategy == "fsdp" else compute.strategy,
+            precision=compute.precision,  # type: ignore[arg-type]
+        )
+    except (RuntimeError, TypeError) as error:  # fabric's words for what this machine does not have
+        raise ValueError(f"cannot run with {compute}: {error}") from error
     fabric.launch()
     return fabric
 

@@ -1,5 +1,7 @@
 """A loss that is not finite: where it began."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -7,7 +9,7 @@ from torch_halo.weights import local
 
 
 @torch.no_grad()
-def first_fault(module: nn.Module, inputs: Tensor) -> str:
+def first_fault(module: nn.Module, forward: Callable[[Tensor], object], inputs: Tensor) -> str:
     """The first layer with weights or outputs that are not finite, in words."""
     found: list[str] = []
     handles = [
@@ -16,23 +18,22 @@ def first_fault(module: nn.Module, inputs: Tensor) -> str:
         if not list(layer.children())
     ]
     try:
-        module(inputs)
+        forward(inputs)
     finally:
         for handle in handles:
             handle.remove()
     return found[0] if found else "every layer's output is finite, only the loss is not"
 
 
-def not_finite(module: nn.Module) -> list[str]:
-    """The parameters that have numbers that are not finite."""
+def _not_finite(module: nn.Module) -> list[str]:
     return [name for name, p in module.named_parameters() if not bool(local(p.detach()).isfinite().all())]
 
 
-def _looker(name: str, found: list[str]):  # type: ignore[no-untyped-def]
+def _looker(name: str, found: list[str]) -> Callable[[nn.Module, object, object], None]:
     def look(layer: nn.Module, inputs: object, output: object) -> None:
         if found:
             return
-        if bad := not_finite(layer):
+        if bad := _not_finite(layer):
             found.append(f"layer {name} ({type(layer).__name__}): its {bad[0]} is not finite")
         elif isinstance(output, Tensor) and not bool(output.isfinite().all()):
             found.append(f"layer {name} ({type(layer).__name__}): its output is not finite")

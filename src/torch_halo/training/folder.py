@@ -42,7 +42,10 @@ class RunFolder:
     def result(self) -> dict[str, Any] | None:
         """The run's result, if it is finished."""
         path = self.path / "result.json"
-        return _read(path) if path.exists() else None
+        found = _read(path) if path.exists() else None
+        if found is not None and not found.keys() >= {"validation", "test", "pruned", "seconds"}:
+            raise ValueError(f"{path}: expected a run's result; found only {', '.join(found) or 'nothing'}")
+        return found
 
     def epochs(self) -> list[dict[str, Any]]:
         """The figures of each epoch."""
@@ -58,8 +61,10 @@ class RunFolder:
         self.check(config)
         self.path.mkdir(parents=True, exist_ok=True)
         with self._locked():
-            for path in (self.path / "config.json", self.path / "metrics.jsonl", self.checkpoint, self.model):
-                remove_unfinished(path)
+            for place in (self.path, self.path / "checkpoint", self.path / "losses"):
+                remove_unfinished(
+                    place, ("config.json", "metrics.jsonl", "last.pt", "*.safetensors", "result.json", "*.npy")
+                )
             if not (self.path / "config.json").exists():
                 write_whole(self.path / "config.json", json.dumps(config.as_dict(), indent=1) + "\n")
             yield
@@ -113,7 +118,10 @@ def config_in(path: Path) -> Config | None:
             found = (file.metadata() or {}).get("halo")
     except SafetensorError as error:
         raise ValueError(f"{path}: expected a safetensors file; found a damaged one ({error})") from error
-    return Config.from_dict(json.loads(found)) if found else None
+    try:
+        return Config.from_dict(json.loads(found)) if found else None
+    except ValueError as error:
+        raise ValueError(f"{path}: its configuration cannot be read ({error})") from error
 
 
 def _line(config: Config) -> str:

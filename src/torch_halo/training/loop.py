@@ -12,8 +12,8 @@ from torch_halo.training.fabric import agreed
 from torch_halo.training.faults import first_fault
 from torch_halo.training.session import Session
 
-# On a device that works ahead of Python, reading a number waits for it: look this seldom.
-LOOK_EVERY = 50
+# On a device that works ahead of Python, reading a number waits for it: look this seldom (steps).
+LOOK_EVERY = 10
 
 
 class Watch(Protocol):
@@ -50,12 +50,12 @@ def train(session: Session, watch: Watch) -> None:
 
 def train_steps(session: Session, watch: Watch, batches: Iterable[tuple[Tensor, Tensor, Tensor]]) -> None:
     """A step for each of the batches."""
-    progress, is_cpu = session.progress, session.fabric.device.type == "cpu"
+    progress, is_cpu, is_alone = session.progress, session.fabric.device.type == "cpu", session.fabric.world_size == 1
     began = time.perf_counter()
     session.model.train()
     for inputs, labels, index in batches:
         loss = _forward(session, inputs, labels, index)
-        save = stop = False
+        save, stop = (watch.wants_to_save(), watch.wants_to_stop()) if is_alone else (False, False)
         if is_cpu or session.step % LOOK_EVERY == 0:
             bad = not math.isfinite(loss.item())
             bad, save, stop = agreed(session.fabric, bad, watch.wants_to_save(), watch.wants_to_stop())
@@ -92,4 +92,4 @@ def _forward(session: Session, inputs: Tensor, labels: Tensor, index: Tensor) ->
 
 def _what_went_wrong(session: Session, loss: float, inputs: Tensor) -> str:
     shown = f"is {loss:g}" if not math.isfinite(loss) else "is not finite on another process"
-    return f"the loss {shown} at {session.where}; {first_fault(session.module, inputs)}"
+    return f"the loss {shown} at {session.where}; {first_fault(session.module, session.model, inputs)}"

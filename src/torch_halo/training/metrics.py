@@ -2,6 +2,8 @@
 
 import io
 import json
+import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from torch_halo.weights import gathered, local, sum_shards
 
 NEAR_ZERO = 1e-3  # a weight of less magnitude is near zero
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
-SAMPLE = 2**18  # entries of each λ from which quantiles are taken
+SAMPLE = 2**20  # about as many entries of λ, evenly spaced, are looked at for quantiles
 
 
 def epoch_figures(session: Session) -> dict[str, Any]:
@@ -51,16 +53,12 @@ def near_zero(session: Session) -> float:
 def _coefficient_quantiles(session: Session) -> dict[str, float] | None:
     if session.shrink is None or not session.shrink.penalty.learned:
         return None
-    parts = [_sample(lam) for lam in session.shrink.coefficients.values()]
-    ordered = torch.cat(parts).sort().values
+    found = list(session.shrink.coefficients.values())
+    every = max(1, -(-sum(lam.numel() for lam in found) // SAMPLE))
+    # One distance for all layers, so that each counts as much as it has weights.
+    ordered = torch.cat([local(gathered(lam)).flatten()[::every] for lam in found]).sort().values
     places = [round(q * (len(ordered) - 1)) for q in QUANTILES]
     return {f"{q:g}": float(ordered[place]) for q, place in zip(QUANTILES, places, strict=True)}
-
-
-def _sample(lam: Tensor) -> Tensor:
-    """Evenly spaced entries of λ, at most `SAMPLE`."""
-    flat = local(gathered(lam)).flatten()
-    return flat[:: max(1, len(flat) // SAMPLE)]
 
 
 def _as_dict(found: Figures | None) -> dict[str, float] | None:
@@ -78,13 +76,20 @@ class Log:
             from torch.utils.tensorboard import SummaryWriter
         self._folder = folder
         self._metrics = folder / "metrics.jsonl"
-        write_whole(self._metrics, "".join(line + "\n" for line in _lines_before(self._metrics, epoch)))
+        lines = _lines_before(self._metrics, epoch)
+        if len(lines) != epoch:
+            warnings.warn(
+                f"{self._metrics} has {len(lines)} of the {epoch} epochs before; the rest is lost", stacklevel=2
+            )
+        write_whole(self._metrics, "".join(line + "\n" for line in lines))
         self._events = SummaryWriter(str(folder / "tensorboard"), purge_step=epoch + 1)
 
     def add(self, row: dict[str, Any]) -> None:
         """Record an epoch."""
         with self._metrics.open("a") as file:
             file.write(json.dumps(row) + "\n")
+            file.flush()
+            os.fsync(file.fileno())  # before the next checkpoint, which is flushed too
         for name, value in _flat(row).items():
             self._events.add_scalar(name, value, row["epoch"])
         self._events.flush()
@@ -110,8 +115,9 @@ def _lines_before(path: Path, epoch: int) -> list[str]:
             row = json.loads(line)
         except ValueError:  # cut short by a crash
             break
-        if row["epoch"] <= epoch:
-            kept.append(line)
+        if not isinstance(row, dict) or row.get("epoch") != len(kept) + 1 or row["epoch"] > epoch:
+            break
+        kept.append(line)
     return kept
 
 

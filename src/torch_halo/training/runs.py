@@ -7,14 +7,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from torch import Tensor
 
 from torch_halo.training import checkpoint
 from torch_halo.training.config import Config
 from torch_halo.training.evaluation import Figures, evaluate
-from torch_halo.training.fabric import launch
+from torch_halo.training.fabric import agreed, launch
 from torch_halo.training.folder import RunFolder, write_weights
 from torch_halo.training.loop import train
 from torch_halo.training.metrics import Log, epoch_figures
@@ -24,6 +24,9 @@ from torch_halo.training.signals import Stopped, Wish, stop_signals
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
+
+
+T = TypeVar("T")
 
 
 class Display(Protocol):
@@ -57,11 +60,12 @@ def run(config: Config, path: Path, display: Display, inputs: Inputs, save_every
     """
     fabric, folder = launch(config.compute), RunFolder(path)
     # What cannot begin leaves no folder behind.
-    session = start(config, fabric, load_data(config.data, inputs.data_dir), inputs.weights, inputs.masks)
+    data = _each(fabric, lambda: load_data(config.data, inputs.data_dir))
+    session = start(config, fabric, data, inputs.weights, inputs.masks)
     with ExitStack() as stack:
         _together(fabric, lambda: stack.enter_context(folder.taken(config)))
         if fabric.broadcast(folder.checkpoint.exists()):
-            checkpoint.load(session, folder.checkpoint)
+            checkpoint.restore(session, _each(fabric, lambda: checkpoint.read(folder.checkpoint, config.name)))
         watch = _Watch(folder, session, display, stack.enter_context(stop_signals()), save_every)
         if fabric.is_global_zero:
             display.began(config, path, session.progress.epoch, session.progress.position)
@@ -82,7 +86,12 @@ class _Watch:
         self._folder, self._display, self._wish = folder, display, wish
         self._is_first = session.fabric.is_global_zero
         self._save_every, self._saved = save_every, time.monotonic()
-        self._log = Log(folder.path, session.progress.epoch) if self._is_first else None
+        self._epoch = session.progress.epoch
+        self._log: Log | None = None
+        _together(session.fabric, self._open_log)
+
+    def _open_log(self) -> None:
+        self._log = Log(self._folder.path, self._epoch)
 
     def wants_to_save(self) -> bool:
         return self._is_first and time.monotonic() - self._saved >= self._save_every
@@ -137,7 +146,7 @@ def _finish(session: Session, folder: RunFolder) -> None:
         _warn_if_equal(epochs)
         result = {
             "name": config.name,
-            "epochs": len(epochs),
+            "epochs": config.training.epochs,
             "seconds": round(sum(row["seconds"] for row in epochs), 3),
             "train": epochs[-1]["train"] if epochs else None,
             **as_data(figures),
@@ -160,6 +169,21 @@ def _warn_if_equal(epochs: list[dict[str, Any]]) -> None:
             "ordinary Lasso; raise coefficient_weight_decay, coefficient_lr or xi, or train longer",
             stacklevel=2,
         )
+
+
+def _each(fabric: "Fabric", act: Callable[[], T]) -> T:
+    """Let every process act, and all of them fail if one does."""
+    problem, result = None, None
+    try:
+        result = act()
+    except (ImportError, OSError, ValueError) as error:
+        problem = error
+    (failed,) = agreed(fabric, problem is not None)
+    if problem is not None:
+        raise problem
+    if failed:
+        raise SystemExit(1)  # that process says why
+    return cast(T, result)
 
 
 def _together(fabric: "Fabric", act: Callable[[], object]) -> None:

@@ -36,7 +36,7 @@ class Constant(Schedule):
 class Steps(Schedule):
     """The learning rate is multiplied at milestones, or every so many epochs or batches."""
 
-    milestones: Annotated[tuple[float, ...], "when to multiply the learning rate"] = (0.5, 0.75)
+    milestones: Annotated[tuple[float, ...] | None, "when to multiply the learning rate (0.5 0.75)"] = None
     every: Annotated[int | None, "multiply every so many epochs or batches, instead of at milestones"] = None
     unit: Annotated[Literal["training", "epoch", "batch"], "milestones are shares of the training, epochs, batches"] = (
         "training"
@@ -45,11 +45,22 @@ class Steps(Schedule):
     coefficient_lr_decay: Annotated[tuple[float, ...] | None, "the same for λ's learning rate (as the weights')"] = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "milestones", tuple(number("milestones", m, at_least=0) for m in self.milestones))
-        if list(self.milestones) != sorted(set(self.milestones)):
-            raise ValueError(f"milestones must rise; received {_listed(self.milestones)}")
         if self.unit not in ("training", "epoch", "batch"):
             raise ValueError(f"unit must be training, epoch or batch; received {self.unit!r}")
+        if self.milestones and self.every is not None:
+            received = f"milestones {_listed(self.milestones)} and every {self.every}"
+            raise ValueError(f"give one of milestones and every; received {received}")
+        if self.milestones is None and self.every is None and self.unit != "training":
+            raise ValueError(f"unit {self.unit} needs milestones, or every")
+        default = (0.5, 0.75) if self.every is None else ()
+        given = default if self.milestones is None else self.milestones
+        object.__setattr__(self, "milestones", tuple(number("milestones", m, at_least=0) for m in given))
+        self._check()
+
+    def _check(self) -> None:
+        assert self.milestones is not None
+        if list(self.milestones) != sorted(set(self.milestones)):
+            raise ValueError(f"milestones must rise; received {_listed(self.milestones)}")
         if self.unit == "training" and any(m > 1 for m in self.milestones):
             raise ValueError(
                 f"milestones must be shares of the training, from 0 to 1; received {_listed(self.milestones)} "
@@ -67,7 +78,7 @@ class Steps(Schedule):
         if given is None:
             return
         numbers = tuple(number(name, factor, at_least=0) for factor in given)
-        wanted = (1,) if self.every is not None else (1, len(self.milestones))
+        wanted = (1,) if self.every is not None else (1, len(self.milestones or ()))
         if len(numbers) not in wanted:
             raise ValueError(f"{name} needs one number, or one for each milestone; received {_listed(numbers)}")
         object.__setattr__(self, name, numbers)
@@ -84,7 +95,7 @@ class Steps(Schedule):
         if self.every is not None:
             every = self.every * unit
             return lambda step: decay[0] ** (step // every)
-        steps = [round(milestone * unit) for milestone in self.milestones]
+        steps = [round(milestone * unit) for milestone in self.milestones or ()]
         factors = list(decay) * (len(steps) if len(decay) == 1 else 1)
         passed = [math.prod(factors[:n]) for n in range(len(steps) + 1)]
         return lambda step: passed[bisect.bisect_right(steps, step)]

@@ -137,6 +137,7 @@ def start(
     network = MODELS[config.model.name](data.input_shape, data.classes, **config.model.options)
     if weights is not None:
         load_weights(network, weights)
+    select_weights(network, config.shrinking.select)  # which must name some, even if nothing shrinks them
     model = fabric.setup_module(network)
     optimizer = config.optimizer.build(model.parameters())
     per_epoch = -(-(len(data.train.labels) // world * world) // settings.batch_size)

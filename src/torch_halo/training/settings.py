@@ -58,6 +58,8 @@ class Shrinking:
     until_step: Annotated[int | None, "the step from which the penalty acts no more (never)"] = None
 
     def __post_init__(self) -> None:
+        if self.select is not None and not self.select:
+            raise ValueError("select must name at least one layer; received none")
         object.__setattr__(self, "select", None if self.select is None else tuple(self.select))
         for name in ("coefficient_lr", "coefficient_weight_decay"):
             if getattr(self, name) is not None:
@@ -117,7 +119,7 @@ class Compute:
 
     accelerator: Annotated[str, "cpu, cuda, mps or auto"] = "auto"
     devices: Annotated[int, "processes on each node"] = 1
-    nodes: Annotated[int, "machines"] = 1
+    nodes: Annotated[int, "machines; each needs MASTER_ADDR, MASTER_PORT and NODE_RANK, as torchrun sets"] = 1
     strategy: Annotated[Literal["auto", "ddp", "fsdp"], "one process; copies; or shards of the model"] = "auto"
     precision: Annotated[str, "32-true, bf16-mixed, 16-mixed, bf16-true, 64-true"] = "32-true"
 

@@ -2,9 +2,12 @@
 
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+PATIENCE = 1.0  # seconds
 
 
 class Stopped(Exception):
@@ -20,11 +23,12 @@ class Wish:
 
     def __init__(self) -> None:
         self.signum: int | None = None
+        self.since = 0.0
 
 
 @contextmanager
 def stop_signals() -> Iterator[Wish]:
-    """Note SIGINT and SIGTERM instead of dying of them; a second one is obeyed at once."""
+    """Note SIGINT and SIGTERM instead of dying of them; one that comes again later is obeyed at once."""
     wish = Wish()
     if threading.current_thread() is not threading.main_thread():  # only there may handlers be set
         yield wish
@@ -32,10 +36,12 @@ def stop_signals() -> Iterator[Wish]:
     before = {signum: signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM)}
 
     def note(signum: int, frame: FrameType | None) -> None:
-        if wish.signum is not None:
+        # Not if it comes at the same time: `timeout` tells a process and then its group.
+        if wish.signum is not None and time.monotonic() - wish.since > PATIENCE:
             signal.signal(signum, signal.SIG_DFL if signum == signal.SIGTERM else signal.default_int_handler)
             signal.raise_signal(signum)
-        wish.signum = signum
+        if wish.signum is None:
+            wish.signum, wish.since = signum, time.monotonic()
 
     for signum in before:
         signal.signal(signum, note)

@@ -1,6 +1,6 @@
 """A trained network from a run's folder or a file of weights, ready to be measured."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -8,7 +8,7 @@ from torch import nn
 
 from torch_halo.data import DataSet
 from torch_halo.models import MODELS, load_weights
-from torch_halo.training.checkpoint import read_model
+from torch_halo.training import checkpoint
 from torch_halo.training.config import Config
 from torch_halo.training.evaluation import Figures, evaluate
 from torch_halo.training.folder import RunFolder, config_in
@@ -43,6 +43,8 @@ def subject(path: Path, data_dir: Path | None, data: Data | None = None, model: 
     """
     if path.is_dir():
         config = RunFolder(path).config()
+        if data is not None or model is not None:
+            raise ValueError(f"{path} is a run and tells its own data and model; --data and --model are for files")
     elif not path.is_file():
         raise FileNotFoundError(f"{path}: no such run or file")
     else:
@@ -56,8 +58,8 @@ def subject(path: Path, data_dir: Path | None, data: Data | None = None, model: 
 
 def _config_of(path: Path, data: Data | None, model: Model | None) -> Config:
     config = config_in(path)
-    if config is not None and data is None and model is None:
-        return config
+    if config is not None:
+        return replace(config, data=data or config.data, model=model or config.model)
     if data is None or model is None:
         raise ValueError(f"{path} does not tell what it is; give --data and --model")
     return Config(data=data, model=model)
@@ -73,5 +75,5 @@ def _load(network: nn.Module, path: Path, config: Config) -> bool:
         return True
     if not folder.checkpoint.exists():
         raise FileNotFoundError(f"{path} has no weights yet: neither {folder.model.name} nor a checkpoint")
-    network.load_state_dict(read_model(folder.checkpoint, config.name))
+    network.load_state_dict(checkpoint.read(folder.checkpoint, config.name)["model"])
     return False
