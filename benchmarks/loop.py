@@ -164,10 +164,10 @@ def main():
     ways = {"DataLoader, image by image": loaded(cifar, 64), "torch-halo": piped(cifar, 64)}
     compare("the input pipeline, an epoch of CIFAR's size, batch 64", ways, 50_000 // 64, few)
     ways = {"fed by the DataLoader": loader_epoch(cifar, 64, vgg), "torch-halo": ours(cifar, vgg, 64)}
-    compare("training vgg16 of width 1/4, batch 64", ways, 10, few)
+    compare("training vgg16 of width 1/4, batch 64", ways, 5, 2 * options.rounds)
     mixed = Compute(precision="bf16-mixed")
     ways = {"float32": ours(cifar, vgg, 64), "--precision bf16-mixed": ours(cifar, vgg, 64, mixed)}
-    compare("the same in bfloat16", ways, 10, few)
+    compare("the same in bfloat16", ways, 3, few)
 
 
 if __name__ == "__main__":

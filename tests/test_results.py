@@ -22,6 +22,12 @@ def test_three_seeds_reach_98_3_at_95_percent():
         assert result["pruned"][0]["test"]["accuracy"] >= 98.3
 
 
+def test_the_stronger_run():
+    result = json.loads((ROOT / "results/mnist-lenet-300-100-halo-1e-5/seed0/result.json").read_text())
+    found = [f"{x['accuracy']:.2f}" for x in (result["test"], *(level["test"] for level in result["pruned"]))]
+    assert found == ["98.20", "98.20", "98.20", "98.19", "98.02"]
+
+
 @pytest.mark.parametrize("folder", MNIST, ids=lambda folder: folder.name)
 def test_the_readme_has_the_stored_figures(folder):
     result = json.loads((folder / "result.json").read_text())
