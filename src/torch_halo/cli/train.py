@@ -12,7 +12,7 @@ from torch_halo.cli.data import add_data_dir, show_bytes
 from torch_halo.cli.display import Bar, Lines, result_lines, say
 from torch_halo.cli.flags import part_of
 from torch_halo.cli.form import TABLES, Form
-from torch_halo.data import load
+from torch_halo.data import DATASETS, data_root, find, get
 from torch_halo.files import digest
 from torch_halo.training.config import Config
 from torch_halo.training.folder import RunFolder
@@ -73,9 +73,9 @@ def _train(options: argparse.Namespace) -> int:
         print(f"{folder.path} is finished:")
         print("\n".join(result_lines(folder.result() or {})))
         return 0
-    # Before the processes are started: a download shows its progress once.
-    settings, inputs = config.data, Inputs(options.data_dir, options.weights, options.masks)
-    load(settings.name, root=inputs.data_dir, progress=show_bytes)
+    root, inputs = data_root(options.data_dir), Inputs(options.data_dir, options.weights, options.masks)
+    if DATASETS[config.data.name].files and find(config.data.name, root) is None:
+        get(config.data.name, root, show_bytes)  # before the processes are started, so that one shows how it goes
     display = Bar() if sys.stdout.isatty() else Lines()
     try:
         is_first = run(config, folder.path, display, inputs, options.save_every)
@@ -85,7 +85,7 @@ def _train(options: argparse.Namespace) -> int:
             print(f"{stopped}\nto go on: {options.command}", file=sys.stderr)
         return 128 + stopped.signum
     except RuntimeError as error:
-        if config.compute.devices * config.compute.nodes == 1:
+        if "onnection" not in str(error):  # what torch says if another process cannot be reached
             raise
         reason = str(error).splitlines()[0]
         raise ConnectionError(
