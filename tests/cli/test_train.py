@@ -24,6 +24,7 @@ from torch_halo.training.schedules import Cosine, Steps
 from torch_halo.training.settings import Model
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*would have lost every weight", "ignore:λ lies between")
+ABSENT = "mps" if torch.cuda.is_available() else "cuda"  # no machine has both
 SHORT = ["train", "--penalty", "halo", "--xi", "1e-4", "--epochs", "2", "--sparsity", "0.9", "0.5"]
 
 
@@ -134,7 +135,7 @@ def test_help_groups_the_flags_and_shows_defaults(capsys):
         ("train --select nowhere", 1, "select: 'nowhere' matches no weight"),
         ("train --select", 1, "select must name at least one layer; received none"),
         ("train --save-every nan", 1, "--save-every must be a finite number at least 0; received nan"),
-        ("train --accelerator cuda", 1, "cannot run with Compute(accelerator='cuda'"),
+        (f"train --accelerator {ABSENT}", 1, f"cannot run with Compute(accelerator='{ABSENT}'"),
         ("train --every 5 --unit epoch --milestones 1 2", 1, "give one of milestones and every"),
         ("train --penalty halo --xi -1", 1, "HALO: xi must be a finite number at least 0; received -1.0"),
         ("train --label-noise 1.5", 1, "label_noise must be a probability, from 0 to 1; received 1.5"),
