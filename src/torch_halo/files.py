@@ -23,9 +23,9 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
             os.fsync(file.fileno())
         os.chmod(name, 0o666 & ~_umask())  # mkstemp's own mode is for its owner alone
         os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
+    finally:
+        with suppress(FileNotFoundError):  # it was renamed
+            os.unlink(name)
     _flush_folder(path.parent)
 
 
@@ -63,8 +63,11 @@ def locked(folder: Path, *, wait: bool = True) -> Iterator[None]:
     except ImportError:
         yield
         return
-    with (folder / ".lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)  # given back when closed
+    with (folder / ".lock").open("w") as file:  # closing it gives the lock back
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise BlockingIOError(f"another process is at work in {folder}; wait for it, or stop it") from error
         yield
 
 

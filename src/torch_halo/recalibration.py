@@ -23,7 +23,7 @@ def recalibrate_(model: nn.Module, batches: Iterable[Any]) -> nn.Module:
     modes = [(module, module.training) for module in model.modules()]
     momenta = [norm.momentum for norm in norms]
     before = [{name: buffer.clone() for name, buffer in norm.named_buffers()} for norm in norms]
-    done = False
+    batch_count, finished = 0, False
     try:
         model.eval()
         for norm in norms:
@@ -32,15 +32,14 @@ def recalibrate_(model: nn.Module, batches: Iterable[Any]) -> nn.Module:
             norm.train()
         for batch in batches:
             _forward(model, batch)
-            done = True
-        if not done:
+            batch_count += 1
+        if not batch_count:
             raise ValueError("recalibrate_ needs at least one batch; received none")
-    except BaseException:
-        for norm, buffers in zip(norms, before, strict=True):
+        finished = True
+    finally:
+        for norm, buffers in zip(norms, before, strict=True) if not finished else ():
             for name, buffer in norm.named_buffers():
                 buffer.copy_(buffers[name])
-        raise
-    finally:
         for norm, momentum in zip(norms, momenta, strict=True):
             norm.momentum = momentum
         for module, training in modes:

@@ -250,7 +250,7 @@ def test_ctrl_c_saves_and_tells_how_to_go_on(tmp_path):
     # While it trains, a second one is refused.
     second = subprocess.run([*HALO, *arguments], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True)
     assert second.returncode == 1
-    assert second.stderr == "halo: another process is training in run; wait for it, or stop it\n"
+    assert second.stderr == "halo: another process is at work in run; wait for it, or stop it\n"
     process.send_signal(signal.SIGINT)
     _, error = process.communicate(timeout=60)
     assert process.returncode == 130

@@ -1,13 +1,15 @@
 """Short runs on the digits, and what they leave."""
 
-import json
 from dataclasses import replace
+
+from kills import outcome
 
 import torch_halo as th
 from torch_halo.training.config import Config
 from torch_halo.training.runs import Inputs, run
 from torch_halo.training.settings import Data, Pruning, Shrinking, Training
 
+__all__ = ["SMALL", "Silent", "changed", "outcome", "ran"]
 SMALL = Config(
     data=Data("digits", validation=0.1, label_noise=0.1),
     penalty=th.HALO(1e-4),
@@ -40,16 +42,6 @@ def ran(folder, config=SMALL, display=None, **options):
     files = {key: options.pop(key) for key in ("weights", "masks") if key in options}
     run(config, folder, display, Inputs(**files), **{"save_every": 60, **options})
     return display
-
-
-def outcome(folder):
-    """All that must be the same for two runs to be the same."""
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    result = json.loads((folder / "result.json").read_text())
-    for row in [*rows, result]:
-        del row["seconds"]
-    files = {path.name: path.read_bytes() for path in [*folder.glob("*.safetensors"), *folder.glob("losses/*")]}
-    return rows, result, files
 
 
 def changed(**parts):

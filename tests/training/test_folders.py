@@ -73,7 +73,7 @@ def test_a_folder_in_use_is_refused(tmp_path):
     crashed(tmp_path / "run")
     with (
         locked(tmp_path / "run"),
-        pytest.raises(BlockingIOError, match=r"another process is training in .*run; wait for it, or stop it"),
+        pytest.raises(BlockingIOError, match=r"another process is at work in .*run; wait for it, or stop it"),
     ):
         ran(tmp_path / "run")
 

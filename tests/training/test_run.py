@@ -261,29 +261,27 @@ def test_biases_are_shrunk_where_asked():
     assert list(session.shrink.coefficients) == ["1.weight", "1.bias", "3.weight", "3.bias"]
 
 
-def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_good_checkpoint(tmp_path):
+@pytest.mark.parametrize(
+    ("save_every", "message"),
+    [
+        (0, r"3.weight is not finite after step 10 \(epoch 1\), learning rate 0.1; the last good checkpoint is kept"),
+        (60, r"the loss is (nan|inf) at step 10 \(epoch 1\), learning rate 0.1; layer 3 \(Linear\): its weight is not"),
+    ],
+)
+def test_what_is_not_finite_stops_the_training_and_is_not_saved(save_every, message, tmp_path):
     def spoil():
         with torch.no_grad():
             display.session.module[3].weight[0, 0] = torch.inf
 
     display = Silent({10: spoil})
-    pattern = r"3.weight is not finite after step 10 \(epoch 1\), learning rate 0.1; the last good checkpoint is kept"
-    with pytest.raises(FloatingPointError, match=pattern):
-        ran(tmp_path / "run", display=display, save_every=0)
-    state = torch.load(tmp_path / "run" / "checkpoint" / "last.pt", weights_only=True)
-    assert state["progress"]["position"] == 10 - 1
-    assert all(bool(value.isfinite().all()) for value in state["model"].values())
-
-
-def test_a_loss_that_is_not_finite_names_the_layer(tmp_path):
-    def spoil():
-        with torch.no_grad():
-            display.session.module[3].weight[0, 0] = torch.inf
-
-    display = Silent({10: spoil})
-    pattern = r"the loss is (nan|inf) at step 10 \(epoch 1\), learning rate 0.1; layer 3 \(Linear\): its weight is not"
-    with pytest.raises(FloatingPointError, match=pattern):
-        ran(tmp_path / "run", display=display)
+    with pytest.raises(FloatingPointError, match=message):
+        ran(tmp_path / "run", display=display, save_every=save_every)
+    checkpoint = tmp_path / "run" / "checkpoint" / "last.pt"
+    assert checkpoint.exists() == (save_every == 0)
+    if save_every == 0:
+        state = torch.load(checkpoint, weights_only=True)
+        assert state["progress"]["position"] == 10 - 1
+        assert all(bool(value.isfinite().all()) for value in state["model"].values())
 
 
 def test_an_exploding_training_says_where(tmp_path):

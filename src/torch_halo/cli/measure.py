@@ -13,8 +13,9 @@ from torch_halo.data import DATASETS
 from torch_halo.files import check_writable
 from torch_halo.models import MODELS
 from torch_halo.training.config import Config
+from torch_halo.training.evaluation import as_data
 from torch_halo.training.folder import write_weights
-from torch_halo.training.pruned import Pruned, as_data
+from torch_halo.training.pruned import Pruned
 from torch_halo.training.settings import Data, Model, Pruning
 from torch_halo.training.subject import Subject, subject
 

@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from torch_halo.files import whole_file
 from torch_halo.masks import Masks
 from torch_halo.models import read_pickle
+from torch_halo.training.fabric import together
 from torch_halo.training.session import Session
 from torch_halo.weights import distributed_like, gathered
 
@@ -30,14 +31,13 @@ def save(session: Session, path: Path) -> None:
     """Write the whole state of a training; the file that was there stays until this one is complete."""
     session.share_buffers()
     state = _state(session)
-    problem = None
-    if session.fabric.is_global_zero:
+
+    def write() -> None:
         if bad := _not_finite(state["model"]) or _not_finite(state["optimizer"], "optimizer"):
-            problem = f"{bad} is not finite after {session.where}; the last good checkpoint is kept"
-        else:
-            problem = _write(state, path)
-    if problem := session.fabric.broadcast(problem):
-        raise (FloatingPointError if "not finite" in problem else OSError)(problem)
+            raise FloatingPointError(f"{bad} is not finite after {session.where}; the last good checkpoint is kept")
+        _write(state, path)
+
+    together(session.fabric, write)
 
 
 def read(path: Path, run: str) -> Mapping[str, Any]:
@@ -89,15 +89,14 @@ def _not_finite(state: Any, name: str = "") -> str:
     return ""
 
 
-def _write(state: Mapping[str, Any], path: Path) -> str | None:
+def _write(state: Mapping[str, Any], path: Path) -> None:
     try:
         path.parent.mkdir(exist_ok=True)
         with whole_file(path) as file:
             torch.save(state, file)
     except (OSError, RuntimeError) as error:  # torch's writer turns a full disk into a RuntimeError
         kept = "the last good checkpoint is kept" if path.exists() else "there is none yet"
-        return f"cannot save the checkpoint {path} ({str(error).splitlines()[0]}); {kept}"
-    return None
+        raise OSError(f"cannot save the checkpoint {path} ({str(error).splitlines()[0]}); {kept}") from error
 
 
 def _gathered(state: Any) -> Any:

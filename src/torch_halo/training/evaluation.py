@@ -1,6 +1,7 @@
 """How good a network is: its loss and accuracy on a split."""
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -41,6 +42,17 @@ def evaluate(model: nn.Module, data: DataSet, split: Split, fabric: "Fabric | No
     finally:
         model.train(training)
     return figures(sums, fabric)
+
+
+def measure(model: nn.Module, data: DataSet, fabric: "Fabric | None" = None) -> dict[str, Figures | None]:
+    """The model's figures on the validation and the test set."""
+    splits = {"validation": data.validation, "test": data.test}
+    return {name: evaluate(model, data, split, fabric) for name, split in splits.items()}
+
+
+def as_data(found: Mapping[str, Figures | None]) -> dict[str, Any]:
+    """Figures by split as plain data."""
+    return {split: None if one is None else one._asdict() for split, one in found.items()}
 
 
 def zeros(device: torch.device, *shape: int) -> Tensor:

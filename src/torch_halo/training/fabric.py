@@ -1,8 +1,8 @@
 """Processes, devices and precision, by lightning-fabric."""
 
 import logging
-import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 from torch import nn
@@ -14,13 +14,15 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 
+T = TypeVar("T")
+PROBLEMS = (FloatingPointError, ImportError, OSError, ValueError)  # what is told to a person
+
+
 def launch(compute: Compute) -> "Fabric":
     """Start the processes of a run, unless a launcher such as torchrun has; each then has its rank."""
     with extra("train", "training"):
         from lightning_fabric import Fabric
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
-    # Two processes on one core each is what was asked for.
-    warnings.filterwarnings("ignore", message=".*is only recommended for|.*barrier\\(\\)", module="lightning_fabric")
     try:
         fabric = Fabric(
             accelerator=compute.accelerator,
@@ -41,6 +43,26 @@ def agreed(fabric: "Fabric", *flags: bool) -> list[bool]:
         return list(flags)
     raised = fabric.all_reduce(torch.tensor(flags, dtype=torch.int32, device=fabric.device), reduce_op="max")
     return [bool(flag) for flag in raised.tolist()]  # type: ignore[union-attr]
+
+
+def each(fabric: "Fabric", act: Callable[[], T]) -> T:
+    """Let every process act, and all of them fail if one does."""
+    problem, result = None, None
+    try:
+        result = act()
+    except PROBLEMS as error:
+        problem = error
+    (failed,) = agreed(fabric, problem is not None)
+    if problem is not None:
+        raise problem
+    if failed:
+        raise SystemExit(1)  # that process says why
+    return cast(T, result)
+
+
+def together(fabric: "Fabric", act: Callable[[], object]) -> None:
+    """Let the first process act, and all of them fail if it does."""
+    each(fabric, act if fabric.is_global_zero else lambda: None)
 
 
 def _sharded(processes: int) -> Any:

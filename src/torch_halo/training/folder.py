@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from torch_halo.checks import extra
-from torch_halo.files import locked, remove_unfinished, whole_file, write_whole
+from torch_halo.files import locked, remove_unfinished, write_whole
 from torch_halo.training.config import Config, differences
 
 
@@ -60,7 +60,7 @@ class RunFolder:
         """Work in the folder, alone, on a run with these settings; it is made if it is not there."""
         self.check(config)
         self.path.mkdir(parents=True, exist_ok=True)
-        with self._locked():
+        with locked(self.path, wait=False):
             for place in (self.path, self.path / "checkpoint", self.path / "losses"):
                 remove_unfinished(
                     place, ("config.json", "metrics.jsonl", "last.pt", "*.safetensors", "result.json", "*.npy")
@@ -68,18 +68,6 @@ class RunFolder:
             if not (self.path / "config.json").exists():
                 write_whole(self.path / "config.json", json.dumps(config.as_dict(), indent=1) + "\n")
             yield
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        try:
-            lock = locked(self.path, wait=False)
-            lock.__enter__()
-        except BlockingIOError as error:
-            raise BlockingIOError(f"another process is training in {self.path}; wait for it, or stop it") from error
-        try:
-            yield
-        finally:
-            lock.__exit__(None, None, None)
 
     def check(self, config: Config) -> None:
         """Raise if the folder holds something else than this run."""
@@ -101,9 +89,8 @@ def write_weights(path: Path, state: Mapping[str, Tensor], config: Config) -> No
     with extra("train", "writing weights"):
         from safetensors.torch import save
 
-    data = save({name: value.contiguous().cpu() for name, value in state.items()}, {"halo": _line(config)})
-    with whole_file(path) as file:
-        file.write(data)
+    metadata = {"halo": json.dumps(config.as_dict())}
+    write_whole(path, save({name: value.contiguous().cpu() for name, value in state.items()}, metadata))
 
 
 def config_in(path: Path) -> Config | None:
@@ -122,10 +109,6 @@ def config_in(path: Path) -> Config | None:
         return Config.from_dict(json.loads(found)) if found else None
     except ValueError as error:
         raise ValueError(f"{path}: its configuration cannot be read ({error})") from error
-
-
-def _line(config: Config) -> str:
-    return json.dumps(config.as_dict())
 
 
 def _read(path: Path) -> dict[str, Any]:

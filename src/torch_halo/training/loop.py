@@ -55,12 +55,12 @@ def train_steps(session: Session, watch: Watch, batches: Iterable[tuple[Tensor, 
     session.model.train()
     for inputs, labels, index in batches:
         loss = _forward(session, inputs, labels, index)
-        save, stop = (watch.wants_to_save(), watch.wants_to_stop()) if is_alone else (False, False)
-        if is_cpu or session.step % LOOK_EVERY == 0:
-            bad = not math.isfinite(loss.item())
+        looks, bad, save, stop = is_cpu or session.step % LOOK_EVERY == 0, False, False, False
+        if looks or is_alone:
+            bad = looks and not math.isfinite(loss.item())
             bad, save, stop = agreed(session.fabric, bad, watch.wants_to_save(), watch.wants_to_stop())
-            if bad:
-                raise FloatingPointError(_what_went_wrong(session, loss.item(), inputs))
+        if bad:
+            raise FloatingPointError(_what_went_wrong(session, loss.item(), inputs))
         session.fabric.backward(loss)
         session.optimizer.step()
         progress.position += 1

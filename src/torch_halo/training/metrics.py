@@ -14,7 +14,7 @@ from torch import Tensor
 from torch_halo.checks import extra
 from torch_halo.files import write_whole
 from torch_halo.selection import select_weights
-from torch_halo.training.evaluation import Figures, evaluate, figures
+from torch_halo.training.evaluation import as_data, figures, measure
 from torch_halo.training.session import Session
 from torch_halo.weights import gathered, local, sum_shards
 
@@ -33,9 +33,7 @@ def epoch_figures(session: Session) -> dict[str, Any]:
         "epoch": now.epoch + 1,
         "step": session.step,
         "lr": session.torch_optimizer.param_groups[0]["lr"],
-        "train": train._asdict(),
-        "validation": _as_dict(evaluate(session.model, data, data.validation, fabric)),
-        "test": _as_dict(evaluate(session.model, data, data.test, fabric)),
+        **as_data({"train": train, **measure(session.model, data, fabric)}),
         "penalty": None if session.shrink is None else float(session.shrink.value()),
         "near_zero": near_zero(session),
         "coefficients": _coefficient_quantiles(session),
@@ -59,10 +57,6 @@ def _coefficient_quantiles(session: Session) -> dict[str, float] | None:
     ordered = torch.cat([local(gathered(lam)).flatten()[::every] for lam in found]).sort().values
     places = [round(q * (len(ordered) - 1)) for q in QUANTILES]
     return {f"{q:g}": float(ordered[place]) for q, place in zip(QUANTILES, places, strict=True)}
-
-
-def _as_dict(found: Figures | None) -> dict[str, float] | None:
-    return None if found is None else found._asdict()
 
 
 class Log:

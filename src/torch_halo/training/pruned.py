@@ -15,7 +15,7 @@ from torch_halo.figures import Sparsity, sparsity
 from torch_halo.pruning import prune_
 from torch_halo.recalibration import recalibrate_
 from torch_halo.training.config import Config
-from torch_halo.training.evaluation import Figures
+from torch_halo.training.evaluation import Figures, as_data
 from torch_halo.weights import gathered
 
 RECALIBRATION_BATCHES = 100
@@ -41,11 +41,6 @@ class Pruned:
             **as_data(self.figures),
             "recalibrated": None if self.recalibrated is None else as_data(self.recalibrated),
         }
-
-
-def as_data(figures: dict[str, Figures | None]) -> dict[str, Any]:
-    """Figures by split as plain data."""
-    return {split: None if found is None else found._asdict() for split, found in figures.items()}
 
 
 def pruned(module: nn.Module, level: float, config: Config, data: DataSet, measure: Measure) -> Pruned:

@@ -2,31 +2,25 @@
 
 import time
 import warnings
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import Any, Protocol
 
 from torch import Tensor
 
 from torch_halo.training import checkpoint
 from torch_halo.training.config import Config
-from torch_halo.training.evaluation import Figures, evaluate
-from torch_halo.training.fabric import agreed, launch
+from torch_halo.training.evaluation import as_data, measure
+from torch_halo.training.fabric import each, launch, together
 from torch_halo.training.folder import RunFolder, write_weights
 from torch_halo.training.loop import train
 from torch_halo.training.metrics import Log, epoch_figures
-from torch_halo.training.pruned import as_data, pruned, whole_state
+from torch_halo.training.pruned import pruned, whole_state
 from torch_halo.training.session import Session, load_data, start
 from torch_halo.training.signals import Stopped, Wish, stop_signals
-
-if TYPE_CHECKING:
-    from lightning_fabric import Fabric
-
-
-T = TypeVar("T")
 
 
 class Display(Protocol):
@@ -60,12 +54,12 @@ def run(config: Config, path: Path, display: Display, inputs: Inputs, save_every
     """
     fabric, folder = launch(config.compute), RunFolder(path)
     # What cannot begin leaves no folder behind.
-    data = _each(fabric, lambda: load_data(config.data, inputs.data_dir))
+    data = each(fabric, lambda: load_data(config.data, inputs.data_dir))
     session = start(config, fabric, data, inputs.weights, inputs.masks)
     with ExitStack() as stack:
-        _together(fabric, lambda: stack.enter_context(folder.taken(config)))
+        together(fabric, lambda: stack.enter_context(folder.taken(config)))
         if fabric.broadcast(folder.checkpoint.exists()):
-            checkpoint.restore(session, _each(fabric, lambda: checkpoint.read(folder.checkpoint, config.name)))
+            checkpoint.restore(session, each(fabric, lambda: checkpoint.read(folder.checkpoint, config.name)))
         watch = _Watch(folder, session, display, stack.enter_context(stop_signals()), save_every)
         if fabric.is_global_zero:
             display.began(config, path, session.progress.epoch, session.progress.position)
@@ -88,7 +82,7 @@ class _Watch:
         self._save_every, self._saved = save_every, time.monotonic()
         self._epoch = session.progress.epoch
         self._log: Log | None = None
-        _together(session.fabric, self._open_log)
+        together(session.fabric, self._open_log)
 
     def _open_log(self) -> None:
         self._log = Log(self._folder.path, self._epoch)
@@ -105,7 +99,7 @@ class _Watch:
 
     def epoch_done(self, session: Session) -> None:
         row, losses = epoch_figures(session), checkpoint.all_losses(session)
-        _together(session.fabric, lambda: self._record(row, losses))
+        together(session.fabric, lambda: self._record(row, losses))
         if self._is_first:
             self._display.epoch_done(row, session.config.training.epochs)
 
@@ -133,13 +127,9 @@ class _Watch:
 def _finish(session: Session, folder: RunFolder) -> None:
     """Measure, prune, write the weights and, last, the result."""
     config, data, module = session.config, session.data, session.module
-
-    def measure() -> dict[str, Figures | None]:
-        splits = {"validation": data.validation, "test": data.test}
-        return {name: evaluate(session.model, data, split, session.fabric) for name, split in splits.items()}
-
-    figures, state = measure(), whole_state(module)
-    levels = [pruned(module, level, config, data, measure) for level in config.pruning.sparsity]
+    ask = partial(measure, session.model, data, session.fabric)
+    figures, state = ask(), whole_state(module)
+    levels = [pruned(module, level, config, data, ask) for level in config.pruning.sparsity]
 
     def write() -> None:
         epochs = folder.epochs()
@@ -158,7 +148,7 @@ def _finish(session: Session, folder: RunFolder) -> None:
             write_weights(folder.pruned, levels[0].state, config)
         folder.finish(result)
 
-    _together(session.fabric, write)
+    together(session.fabric, write)
 
 
 def _warn_if_equal(epochs: list[dict[str, Any]]) -> None:
@@ -169,33 +159,3 @@ def _warn_if_equal(epochs: list[dict[str, Any]]) -> None:
             "ordinary Lasso; raise coefficient_weight_decay, coefficient_lr or xi, or train longer",
             stacklevel=2,
         )
-
-
-def _each(fabric: "Fabric", act: Callable[[], T]) -> T:
-    """Let every process act, and all of them fail if one does."""
-    problem, result = None, None
-    try:
-        result = act()
-    except (ImportError, OSError, ValueError) as error:
-        problem = error
-    (failed,) = agreed(fabric, problem is not None)
-    if problem is not None:
-        raise problem
-    if failed:
-        raise SystemExit(1)  # that process says why
-    return cast(T, result)
-
-
-def _together(fabric: "Fabric", act: Callable[[], object]) -> None:
-    """Let the first process act, and all of them fail if it does."""
-    problem: Exception | None = None
-    if fabric.is_global_zero:
-        try:
-            act()
-        except (OSError, ValueError) as error:
-            problem = error
-    told = fabric.broadcast(None if problem is None else str(problem))
-    if problem is not None:
-        raise problem
-    if told is not None:
-        raise SystemExit(1)  # the first process says why

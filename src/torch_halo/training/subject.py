@@ -10,7 +10,7 @@ from torch_halo.data import DataSet
 from torch_halo.models import MODELS, load_weights
 from torch_halo.training import checkpoint
 from torch_halo.training.config import Config
-from torch_halo.training.evaluation import Figures, evaluate
+from torch_halo.training.evaluation import Figures, measure
 from torch_halo.training.folder import RunFolder, config_in
 from torch_halo.training.pruned import Pruned, pruned
 from torch_halo.training.session import load_data
@@ -28,8 +28,7 @@ class Subject:
 
     def measure(self) -> dict[str, Figures | None]:
         """Its figures on the validation and the test set."""
-        splits = {"validation": self.data.validation, "test": self.data.test}
-        return {name: evaluate(self.module, self.data, split) for name, split in splits.items()}
+        return measure(self.module, self.data)
 
     def pruned(self, level: float, config: Config) -> Pruned:
         """It at a sparsity; it stays as it was."""
