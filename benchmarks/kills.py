@@ -38,6 +38,7 @@ def outcome(folder):
     result = json.loads((folder / "result.json").read_text())
     for row in [*rows, result]:
         del row["seconds"]
+    del result["memory"]
     files = {path.name: path.read_bytes() for path in [*folder.glob("*.safetensors"), *folder.glob("losses/*")]}
     return rows, result, files
 

@@ -9,7 +9,7 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from torch_halo.data import load
-from torch_halo.methods import class_batch, grasp, keep_largest, snip
+from torch_halo.methods.scores import class_batch, grasp, keep_largest, snip
 
 SHAPES = {"0.weight": (4, 3), "2.weight": (3, 4)}
 

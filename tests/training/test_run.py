@@ -17,7 +17,7 @@ from torch_halo.models import MODELS
 from torch_halo.training.fabric import launch
 from torch_halo.training.optimizers import OPTIMIZERS, SGD, AdamW
 from torch_halo.training.schedules import SCHEDULES, Cosine, Steps
-from torch_halo.training.session import start
+from torch_halo.training.session import initial_network, start
 from torch_halo.training.settings import Compute, Data, Pruning, Shrinking, Training
 from torch_halo.training.signals import Stopped
 
@@ -257,7 +257,7 @@ def test_every_optimizer_and_schedule_trains(name, schedule, tmp_path):
 def test_biases_are_shrunk_where_asked():
     data = load("digits")
     config = changed(shrinking=Shrinking(select=("!5",), biases=True))
-    session = start(config, launch(Compute()), data)
+    session = start(config, launch(Compute()), data, initial_network(config, data), None)
     assert list(session.shrink.coefficients) == ["1.weight", "1.bias", "3.weight", "3.bias"]
 
 

@@ -54,9 +54,8 @@ def restore(session: Session, found: Mapping[str, Any]) -> None:
     """Bring a session that was just started to where a checkpoint was written."""
     try:
         _load_model(session.module, found["model"])
-        if found["masks"] is not None and session.masks is None:
-            session.masks = Masks(found["masks"]).apply_(session.module)
-            session.masks.hold(session.torch_optimizer)
+        if found["masks"] is not None:
+            session.hold(Masks(found["masks"]))
         session.torch_optimizer.load_state_dict(_dealt_out(found["optimizer"], session.torch_optimizer))
         _load_progress(session, found["progress"])
         session.fabric.strategy.precision.load_state_dict(found["precision"])

@@ -28,8 +28,11 @@ class Config:
     training: Training = field(default_factory=Training)
     pruning: Pruning = field(default_factory=Pruning)
     compute: Compute = field(default_factory=Compute)
+    method: Mapping[str, Any] | None = None  # a method's kind and settings, as `methods/` writes and reads them
 
     def __post_init__(self) -> None:
+        if self.method is not None and not isinstance(self.method.get("kind"), str):
+            raise ValueError(f"method must have a kind; received {self.method!r}")
         world, size = self.compute.devices * self.compute.nodes, self.training.batch_size
         if size % world:
             raise ValueError(f"batch_size must be a multiple of the {world} processes; received {size}")
@@ -37,6 +40,8 @@ class Config:
     def as_dict(self) -> dict[str, Any]:
         """The settings as plain data, defaults included."""
         parts = {part.name: _encode(getattr(self, part.name), part.name) for part in fields(self)}
+        if self.method is None:  # so that what has no method keeps its name
+            del parts["method"]
         return {"schema": SCHEMA, **parts}
 
     @classmethod
@@ -54,8 +59,8 @@ class Config:
     def name(self) -> str:
         """A name for people, and a checksum of everything."""
         digest = hashlib.sha256(json.dumps(self.as_dict(), sort_keys=True).encode()).hexdigest()
-        penalty = _NAMES.get(type(self.penalty), "dense")
-        return f"{self.data.name}-{self.model.name}-{penalty}-seed{self.training.seed}-{digest[:10]}"
+        method = self.method["kind"] if self.method else _NAMES.get(type(self.penalty), "dense")
+        return f"{self.data.name}-{self.model.name}-{method}-seed{self.training.seed}-{digest[:10]}"
 
 
 # Settings that are one of several kinds are stored with the name of their kind.
@@ -84,7 +89,7 @@ def _encode(value: Any, where: str) -> Any:
         return {"kind": _NAMES[type(value)], **parts} if type(value) in _NAMES else parts
     if isinstance(value, (tuple, list)):
         return [_encode(item, where) for item in value]
-    if isinstance(value, Mapping) and where == "options":
+    if isinstance(value, Mapping) and where in ("options", "method"):
         return dict(value)
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
@@ -92,7 +97,7 @@ def _encode(value: Any, where: str) -> Any:
 
 
 def _decode(value: Any, where: str) -> Any:
-    if isinstance(value, Mapping) and "kind" in value:
+    if isinstance(value, Mapping) and "kind" in value and where != "method":
         kind = _KINDS[where][value["kind"]]
         return kind(**{key: _decode(item, key) for key, item in value.items() if key != "kind"})
     if where in _PARTS:

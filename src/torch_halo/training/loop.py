@@ -62,7 +62,8 @@ def train_steps(session: Session, watch: Watch, batches: Iterable[tuple[Tensor, 
         if bad:
             raise FloatingPointError(_what_went_wrong(session, loss.item(), inputs))
         session.fabric.backward(loss)
-        session.optimizer.step()
+        if not session.sparsifier.act(session):
+            session.optimizer.step()
         progress.position += 1
         progress.seconds += time.perf_counter() - began
         watch.stepped(session)
@@ -87,7 +88,8 @@ def _forward(session: Session, inputs: Tensor, labels: Tensor, index: Tensor) ->
     progress.loss.add_(loss.detach(), alpha=len(labels))
     progress.correct.add_((scores.detach().argmax(1) == labels).sum())
     progress.count += len(labels)
-    return loss
+    added = session.sparsifier.loss()
+    return loss if added is None else loss + added
 
 
 def _what_went_wrong(session: Session, loss: float, inputs: Tensor) -> str:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from torch_halo.checks import extra
+from torch_halo.figures import sparsity
 from torch_halo.files import write_whole
 from torch_halo.selection import select_weights
 from torch_halo.training.evaluation import as_data, figures, measure
@@ -29,13 +30,17 @@ def epoch_figures(session: Session) -> dict[str, Any]:
     session.share_buffers()
     # Losses as they were while training, each batch before its own step.
     train = figures(now.sums, fabric)
+    with session.sparsifier.plain():
+        measured, near = measure(session.model, data, fabric), near_zero(session)
+        zeros = sparsity(session.module, select=session.config.shrinking.select).sparsity
     return {
         "epoch": now.epoch + 1,
         "step": session.step,
         "lr": session.torch_optimizer.param_groups[0]["lr"],
-        **as_data({"train": train, **measure(session.model, data, fabric)}),
+        **as_data({"train": train, **measured}),
         "penalty": None if session.shrink is None else float(session.shrink.value()),
-        "near_zero": near_zero(session),
+        "near_zero": near,
+        "sparsity": zeros,
         "coefficients": _coefficient_quantiles(session),
         "seconds": round(now.seconds, 3),
     }

@@ -1,5 +1,7 @@
 """A run: a training in a folder, which goes on where it was."""
 
+import resource
+import sys
 import time
 import warnings
 from contextlib import ExitStack
@@ -9,8 +11,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
+from torch_halo.figures import sparsity
+from torch_halo.models import load_weights
 from torch_halo.training import checkpoint
 from torch_halo.training.config import Config
 from torch_halo.training.evaluation import as_data, measure
@@ -19,8 +24,9 @@ from torch_halo.training.folder import RunFolder, write_weights
 from torch_halo.training.loop import train
 from torch_halo.training.metrics import Log, epoch_figures
 from torch_halo.training.pruned import pruned, whole_state
-from torch_halo.training.session import Session, load_data, start
+from torch_halo.training.session import Session, initial_network, load_data, start
 from torch_halo.training.signals import Stopped, Wish, stop_signals
+from torch_halo.training.sparsifier import Begin
 
 
 class Display(Protocol):
@@ -45,17 +51,25 @@ class Inputs:
     masks: Path | None = None
 
 
-def run(config: Config, path: Path, display: Display, inputs: Inputs, save_every: float = 60.0) -> bool:
+def run(
+    config: Config, path: Path, display: Display, inputs: Inputs, save_every: float = 60.0, begin: Begin | None = None
+) -> bool:
     """Train in a folder, from the beginning or from where an earlier attempt was, to the end.
 
-    A checkpoint is written every `save_every` seconds, at the end, and when the run is asked to
-    stop (SIGINT, SIGTERM): then `Stopped` is raised. Returns whether this process is the first of
-    the run's processes.
+    `begin` is what the configuration's method does to the initial network, if it has one. A
+    checkpoint is written every `save_every` seconds, at the end, and when the run is asked to stop
+    (SIGINT, SIGTERM): then `Stopped` is raised. Returns whether this process is the first of the
+    run's processes.
     """
+    if config.method is not None and begin is None:
+        raise ValueError(f"{config.name} is a run of the method {config.method['kind']}, which must begin it")
     fabric, folder = launch(config.compute), RunFolder(path)
     # What cannot begin leaves no folder behind.
     data = each(fabric, lambda: load_data(config.data, inputs.data_dir))
-    session = start(config, fabric, data, inputs.weights, inputs.masks)
+    network = initial_network(config, data)
+    if inputs.weights is not None:
+        load_weights(network, inputs.weights)
+    session = start(config, fabric, data, network, begin, inputs.masks)
     with ExitStack() as stack:
         together(fabric, lambda: stack.enter_context(folder.taken(config)))
         if fabric.broadcast(folder.checkpoint.exists()):
@@ -127,8 +141,10 @@ class _Watch:
 def _finish(session: Session, folder: RunFolder) -> None:
     """Measure, prune, write the weights and, last, the result."""
     config, data, module = session.config, session.data, session.module
+    session.sparsifier.hand_back()
     ask = partial(measure, session.model, data, session.fabric)
     figures, state = ask(), whole_state(module)
+    zeros = sparsity(module, select=config.shrinking.select).sparsity
     levels = [pruned(module, level, config, data, ask) for level in config.pruning.sparsity]
 
     def write() -> None:
@@ -140,6 +156,8 @@ def _finish(session: Session, folder: RunFolder) -> None:
             "seconds": round(sum(row["seconds"] for row in epochs), 3),
             "train": epochs[-1]["train"] if epochs else None,
             **as_data(figures),
+            "sparsity": zeros,
+            "memory": _peak_memory(session.fabric.device),
             "pruned": [level.as_dict() for level in levels],
             "versions": {name: version(name) for name in ("torch-halo", "torch")},
         }
@@ -149,6 +167,14 @@ def _finish(session: Session, folder: RunFolder) -> None:
         folder.finish(result)
 
     together(session.fabric, write)
+
+
+def _peak_memory(device: torch.device) -> int:
+    """The most bytes that this process has held, on its device if that has memory of its own."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def _warn_if_equal(epochs: list[dict[str, Any]]) -> None:

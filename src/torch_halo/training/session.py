@@ -1,7 +1,7 @@
 """A training under way: model, optimizer, penalty, data, and how far it has come."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -9,11 +9,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
 
 from torch_halo.data import DataSet, batches, load
 from torch_halo.hooks import base_optimizer
 from torch_halo.masks import Masks
-from torch_halo.models import MODELS, load_weights, read_weights
+from torch_halo.models import MODELS, read_weights
 from torch_halo.penalties import Penalty
 from torch_halo.selection import Select, select_weights
 from torch_halo.shrinkage import Shrinkage
@@ -21,6 +22,7 @@ from torch_halo.training.config import Config
 from torch_halo.training.evaluation import zeros
 from torch_halo.training.schedules import Factor
 from torch_halo.training.settings import Data
+from torch_halo.training.sparsifier import Begin, Sparsifier
 from torch_halo.weights import local
 
 if TYPE_CHECKING:
@@ -64,10 +66,12 @@ class Session:
     model: "_FabricModule"
     optimizer: "_FabricOptimizer"
     shrink: Shrinkage | None
-    masks: Masks | None
+    sparsifier: Sparsifier
     lr: Factor
     per_epoch: int
     progress: Progress
+    masks: Masks | None = None
+    _held: RemovableHandle | None = field(default=None, repr=False)
 
     @property
     def module(self) -> nn.Module:
@@ -100,6 +104,13 @@ class Session:
         """How many steps there are."""
         return self.config.training.epochs * self.per_epoch
 
+    def hold(self, masks: Masks) -> None:
+        """Set to zero what the masks cut and keep it so, instead of what was cut before."""
+        if self._held is not None:
+            self._held.remove()
+        self.masks = masks.apply_(self.module)
+        self._held = masks.hold(self.torch_optimizer)
+
     def batches(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """This process's part of what is left of the epoch."""
         settings, fabric = self.config.training, self.fabric
@@ -126,18 +137,28 @@ def load_data(settings: Data, root: Path | None) -> DataSet:
     )
 
 
+def initial_network(config: Config, data: DataSet) -> nn.Module:
+    """The network before any training."""
+    torch.manual_seed(config.training.seed)
+    return MODELS[config.model.name](data.input_shape, data.classes, **config.model.options)
+
+
 def start(
-    config: Config, fabric: "Fabric", data: DataSet, weights: Path | None = None, masks: Path | None = None
+    config: Config, fabric: "Fabric", data: DataSet, network: nn.Module, begin: Begin | None, masks: Path | None = None
 ) -> Session:
-    """A training at its beginning, the same on all processes."""
+    """A training of a network at its beginning, the same on all processes.
+
+    `begin` is what the method does first, `masks` a file whose zeros are held.
+    """
     settings, world = config.training, fabric.world_size
     if len(data.train.labels) < world:
         raise ValueError(f"{len(data.train.labels)} training samples are not enough for {world} processes")
     torch.manual_seed(settings.seed)
-    network = MODELS[config.model.name](data.input_shape, data.classes, **config.model.options)
-    if weights is not None:
-        load_weights(network, weights)
     select_weights(network, config.shrinking.select)  # which must name some, even if nothing shrinks them
+    data = data.to(fabric.device)
+    sparsifier = Sparsifier() if begin is None else begin(network.to(fabric.device), data)
+    if masks is not None:
+        sparsifier.masks = _zeros_of(masks, network, config.shrinking.select)
     model = fabric.setup_module(network)
     optimizer = config.optimizer.build(model.parameters())
     per_epoch = -(-(len(data.train.labels) // world * world) // settings.batch_size)
@@ -148,18 +169,21 @@ def start(
         losses=torch.full((len(data.train.labels),), -1.0, device=fabric.device) if settings.sample_losses else None,
     )
     shrink = None if config.penalty is None else _attached(config, config.penalty, model.module, optimizer, span)
-    return Session(
+    session = Session(
         fabric=fabric,
         config=config,
-        data=data.to(fabric.device),
+        data=data,
         model=model,
         optimizer=cast("_FabricOptimizer", fabric.setup_optimizers(optimizer)),
         shrink=shrink,
-        masks=None if masks is None else _held(masks, model.module, optimizer, config.shrinking.select),
+        sparsifier=sparsifier,
         lr=config.schedule.factor(*span),
         per_epoch=per_epoch,
         progress=progress,
     )
+    if sparsifier.masks is not None:
+        session.hold(sparsifier.masks)
+    return session
 
 
 def _attached(
@@ -185,13 +209,11 @@ def _with_biases(module: nn.Module, select: Select) -> Select:
     return lambda name, parameter: name in names
 
 
-def _held(path: Path, module: nn.Module, optimizer: Optimizer, select: Select) -> Masks:
-    """The zeros of a file's weights, applied and held."""
+def _zeros_of(path: Path, module: nn.Module, select: Select) -> Masks:
+    """The zeros of a file's weights, as masks."""
     weights, found = read_weights(path), {}
     for weight in select_weights(module, select):
         if weight.name not in weights:
             raise ValueError(f"{path} has no {weight.name} to take a mask from; it has: {', '.join(weights)}")
         found[weight.name] = weights[weight.name] != 0
-    masks = Masks(found).apply_(module)
-    masks.hold(optimizer)
-    return masks
+    return Masks(found)

@@ -1,0 +1,34 @@
+"""Methods that are a training and then one threshold: without a penalty, or with one."""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from torch_halo.methods.base import Method
+from torch_halo.penalties import Penalty
+from torch_halo.training.config import Config
+
+
+@dataclass(frozen=True)
+class Dense(Method):
+    """Plain training: the baseline."""
+
+    kind: ClassVar[str] = "dense"
+    has_target: ClassVar[bool] = False
+
+    def config(self, setup: Config, sparsity: float) -> Config:
+        return setup
+
+
+@dataclass(frozen=True)
+class Penalised(Method):
+    """Training with a penalty: L1, MCP, SCAD, SWS, HALO."""
+
+    penalty: Penalty
+    coefficient_weight_decay: float | None = None  # λ's; the weights' if None
+
+    kind: ClassVar[str] = "penalised"
+    has_target: ClassVar[bool] = False
+
+    def config(self, setup: Config, sparsity: float) -> Config:
+        shrinking = replace(setup.shrinking, coefficient_weight_decay=self.coefficient_weight_decay)
+        return replace(setup, penalty=self.penalty, shrinking=shrinking)
