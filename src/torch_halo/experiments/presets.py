@@ -22,7 +22,7 @@ Preset = Callable[[str, str, str | None], Config]  # from the names of a data se
 
 def paper(data: str, model: str, penalty: str | None) -> Config:
     """The text: one schedule, which λ follows; λ decayed like the weights."""
-    kind = _KINDS[data]
+    kind = DATA_KINDS[data]
     if kind == "mnist":
         training, decay = Training(epochs=250, batch_size=100), 5e-4
         schedule, select = Steps(milestones=(), every=25_000, unit="batch"), None
@@ -51,7 +51,7 @@ def authors_code(data: str, model: str, penalty: str | None) -> Config:
     base = replace(base, shrinking=replace(base.shrinking, biases=True), pruning=Pruning(of="nonzero"))
     if penalty != "halo":
         return base
-    if _KINDS[data] == "mnist":
+    if DATA_KINDS[data] == "mnist":
         schedule = Steps((), every=25_000, unit="batch", lr_decay=(0.01,), coefficient_lr_decay=(1.0,))
         return replace(base, schedule=schedule)
     schedule = Steps((80, 120), unit="epoch", lr_decay=(0.1, 0.01), coefficient_lr_decay=(0.01, 0.01))
@@ -59,4 +59,4 @@ def authors_code(data: str, model: str, penalty: str | None) -> Config:
 
 
 PRESETS: Table[Preset] = Table("preset", {"paper": paper, "authors-code": authors_code})
-_KINDS: Table[str] = Table("data set of the paper", {"mnist": "mnist", "cifar10": "cifar", "cifar100": "cifar"})
+DATA_KINDS: Table[str] = Table("data set of the paper", {"mnist": "mnist", "cifar10": "cifar", "cifar100": "cifar"})

@@ -14,7 +14,6 @@ from torch_halo.methods.base import Method, State, target_of, without_method
 from torch_halo.methods.scores import keep_largest
 from torch_halo.selection import select_weights
 from torch_halo.training.config import Config
-from torch_halo.training.schedules import Schedule, Steps
 from torch_halo.training.session import Session
 from torch_halo.training.sparsifier import Sparsifier
 
@@ -44,13 +43,12 @@ class RandomInit(Method):
         known = super(RandomInit, replace(self, dense_epochs=epochs)).config(setup, sparsity)
         factor = min(MOST, 1 / (1 - sparsity)) if self.budget == "B" else 1.0
         training = replace(setup.training, epochs=round(factor * epochs))
-        return replace(known, training=training, schedule=_stretched(setup.schedule, 1 / factor))
+        return replace(known, training=training, schedule=setup.schedule.stretched(factor))
 
     def before(self, config: Config) -> Config:
         epochs = _dense_epochs(config)
-        training, factor = replace(config.training, epochs=epochs), config.training.epochs / max(epochs, 1)
-        plain = without_method(config)
-        return replace(plain, training=training, schedule=_stretched(config.schedule, factor))
+        training, factor = replace(config.training, epochs=epochs), epochs / max(config.training.epochs, 1)
+        return replace(without_method(config), training=training, schedule=config.schedule.stretched(factor))
 
     def begin(self, network: nn.Module, data: DataSet, config: Config, before: State | None) -> Sparsifier:
         masks = _largest(network, config, before, target_of(config))
@@ -138,12 +136,3 @@ def _largest(network: nn.Module, config: Config, before: State | None, sparsity:
     assert before is not None
     weights = select_weights(network, config.shrinking.select)
     return keep_largest({weight.name: before[weight.name].abs() for weight in weights}, sparsity)
-
-
-def _stretched(schedule: Schedule, factor: float) -> Schedule:
-    """The schedule of a training `1/factor` times as long, with milestones at the same shares of it."""
-    if factor == 1 or not isinstance(schedule, Steps) or schedule.unit == "training":
-        return schedule
-    later = [milestone / factor for milestone in schedule.milestones or ()]
-    every = None if schedule.every is None else max(1, round(schedule.every / factor))
-    return replace(schedule, milestones=tuple(later), every=every)

@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
+from functools import cached_property
 from typing import Any
 
 from torch_halo.checks import Table
@@ -55,7 +56,7 @@ class Config:
         except (AttributeError, KeyError, TypeError) as error:
             raise ValueError(f"the configuration has settings of another version: {error}") from error
 
-    @property
+    @cached_property
     def name(self) -> str:
         """A name for people, and a checksum of everything."""
         digest = hashlib.sha256(json.dumps(self.as_dict(), sort_keys=True).encode()).hexdigest()

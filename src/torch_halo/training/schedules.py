@@ -4,7 +4,7 @@ import bisect
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal, TypeAlias
 
 from torch_halo.checks import Table, number, whole
@@ -22,6 +22,10 @@ class Schedule(ABC):
     def coefficient_factor(self, per_epoch: int, total: int) -> Factor | None:
         """The factor of λ's learning rate, where it has one of its own."""
         return None
+
+    def stretched(self, factor: float) -> "Schedule":
+        """The schedule of a training `factor` times as long, which changes at the same shares of it."""
+        return self
 
 
 @dataclass(frozen=True)
@@ -89,6 +93,13 @@ class Steps(Schedule):
     def coefficient_factor(self, per_epoch: int, total: int) -> Factor | None:
         decay = self.coefficient_lr_decay
         return None if decay is None else self._factor(decay, per_epoch, total)
+
+    def stretched(self, factor: float) -> Schedule:
+        if factor == 1 or self.unit == "training":
+            return self
+        milestones = tuple(milestone * factor for milestone in self.milestones or ())
+        every = None if self.every is None else max(1, round(self.every * factor))
+        return replace(self, milestones=milestones, every=every)
 
     def _factor(self, decay: Sequence[float], per_epoch: int, total: int) -> Factor:
         unit = {"training": total, "epoch": per_epoch, "batch": 1}[self.unit]

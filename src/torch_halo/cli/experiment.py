@@ -1,0 +1,221 @@
+"""`halo experiment`."""
+
+import argparse
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torch_halo.checks import did_you_mean
+from torch_halo.cli.data import add_data_dir, show_bytes
+from torch_halo.cli.display import say, table
+from torch_halo.cli.runs_display import Bars, Lines, left
+from torch_halo.data import DATASETS, data_root, find, get
+from torch_halo.experiments.engines import Engine, Local, OnRay
+from torch_halo.experiments.plan import Plan
+from torch_halo.experiments.runner import Runner, state_of
+from torch_halo.experiments.show import tables_of
+from torch_halo.experiments.spec import EXPERIMENTS, SCALES, Spec, read_spec, saved_specs, spec_path
+from torch_halo.experiments.store import Store
+from torch_halo.experiments.tables import FORMATS
+from torch_halo.experiments.timing import measure_times
+from torch_halo.methods import METHODS
+from torch_halo.training.signals import Stopped
+
+ABOUT = """Run the paper's tables and figures, or show what is there. Runs are kept in folders named by their settings:
+what is there is not run again, what was stopped goes on."""
+ACTIONS = ("show", "status", "keep")
+RUNS = Path("runs")
+
+
+def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", arguments: Sequence[str]) -> None:
+    """Add the command, with a subcommand for each experiment and for each thing to do with one."""
+    parser = commands.add_parser(
+        "experiment",
+        help="run the paper's tables, over methods and seeds, and show them",
+        description=ABOUT,
+        allow_abbrev=False,
+    )
+    if not arguments or arguments[0] != "experiment":
+        return
+    _check_name(arguments[1:])
+    inner = parser.add_subparsers(title="what", required=True, metavar="WHAT")
+    for name, experiment in EXPERIMENTS.items():
+        _add_run(inner.add_parser(name, help=experiment.title, description=f"{experiment.title}.", allow_abbrev=False))
+    show = inner.add_parser("show", help="print an experiment's tables from stored runs", allow_abbrev=False)
+    status = inner.add_parser("status", help="how far an experiment is", allow_abbrev=False)
+    keep = inner.add_parser("keep", help="copy an experiment's results, without weights", allow_abbrev=False)
+    for action in (show, status, keep):
+        action.add_argument("name", choices=list(EXPERIMENTS), nargs="?" if action is show else None, metavar="NAME")
+        _add_spec(action)
+        action.set_defaults(stopped="nothing was changed")
+    show.add_argument("--format", choices=list(FORMATS), default="text", help="how to print it (text)")
+    show.add_argument("--trace", action="store_true", help="also print which runs each figure comes from")
+    show.set_defaults(run=_show)
+    status.set_defaults(run=_status)
+    keep.add_argument("--to", type=Path, default=Path("results"), metavar="DIR", help="where to (results)")
+    keep.set_defaults(run=_keep)
+
+
+def _check_name(arguments: Sequence[str]) -> None:
+    """An unknown name is answered with those there are, before argparse has its say."""
+    names = [argument for argument in arguments[:2] if not argument.startswith("-")]
+    known = list(EXPERIMENTS)
+    if names and names[0] in ACTIONS:
+        names, what = names[1:], "experiment"
+    else:
+        known, what, names = [*EXPERIMENTS, *ACTIONS], "experiment", names[:1]
+    if names and names[0] not in known:
+        raise ValueError(f"unknown {what} {names[0]!r}; known: {', '.join(known)}{did_you_mean(names[0], known)}")
+
+
+def _add_spec(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("what is run")
+    shown: dict[str, Any] = {"default": argparse.SUPPRESS}
+    group.add_argument("--scale", choices=list(SCALES), help="the paper's setting, or what two cores can do", **shown)
+    group.add_argument("--models", nargs="+", metavar="NAME", help="networks (the scale's)", **shown)
+    group.add_argument("--methods", nargs="+", metavar="NAME", help=f"of {', '.join(METHODS)}", **shown)
+    group.add_argument("--sparsities", nargs="+", type=float, metavar="X", help="(0.9 0.95 0.97 0.98 0.99)", **shown)
+    group.add_argument("--seeds", type=int, metavar="N", help="final runs of each method", **shown)
+    group.add_argument("--epochs", type=int, metavar="N", help="passes over the training set", **shown)
+    parser.add_argument("--runs", type=Path, default=RUNS, metavar="DIR", help="where runs are kept (runs)")
+
+
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    name = parser.prog.split()[-1]
+    _add_spec(parser)
+    group = parser.add_argument_group("where it runs")
+    add_data_dir(group)
+    group.add_argument("--jobs", type=int, metavar="N", help="processes, one thread each (the cores)")
+    group.add_argument("--engine", choices=["local", "ray"], default="local", help="this machine, or a Ray cluster")
+    group.add_argument("--address", metavar="ADDRESS", help="of the Ray cluster (one on this machine)")
+    parser.set_defaults(run=_run, name=name, stopped="what was done is kept")
+
+
+def _spec(options: argparse.Namespace, *, remembered: bool) -> Spec:
+    """What the flags ask for; for what they do not say, what was asked for the last time."""
+    given = {
+        key: getattr(options, key)
+        for key in ("models", "methods", "sparsities", "seeds", "epochs", "scale")
+        if hasattr(options, key)
+    }
+    given = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
+    for key in ("seeds", "epochs"):
+        if key in given and given[key] < 1:
+            raise ValueError(f"--{key} must be a whole number, at least 1; received {given[key]}")
+    paths = [
+        spec_path(options.runs, options.name, scale) for scale in ([given["scale"]] if "scale" in given else SCALES)
+    ]
+    there = [path for path in paths if path.exists()]
+    if remembered and there:
+        return replace(read_spec(there[-1]), **given)
+    return Spec(options.name, **given)
+
+
+def _run(options: argparse.Namespace) -> int:
+    spec = _spec(options, remembered=False)
+    root = data_root(options.data_dir)
+    for name in dict.fromkeys(subject.data for subject in spec.subjects()):
+        if DATASETS[name].files and find(name, root) is None:
+            get(name, root, show_bytes)
+    store = Store(options.runs)
+    if spec.name == "time":
+        return _time(spec, store, options.data_dir)
+    if options.address is not None and options.engine != "ray":
+        raise ValueError("--address is for --engine ray")
+    jobs = options.jobs if options.jobs is not None else os.cpu_count() or 1
+    engine: Engine
+    if options.engine == "ray":
+        engine = OnRay(options.address, store, options.data_dir)
+    else:
+        engine = Local(jobs, store, options.data_dir)
+    spec.save(options.runs)
+    return _watched(Runner(Plan(spec, store), engine), shlex.join(["halo", *sys.argv[1:]]))
+
+
+def _time(spec: Spec, store: Store, data_dir: Path | None) -> int:
+    spec.save(store.path)
+    try:
+        measure_times(spec, store.path, data_dir, lambda name, n, of: say(f"{name}: round {n} of {of}"))
+    except Stopped as stopped:
+        print(stopped, file=sys.stderr)
+        return 128 + stopped.signum
+    say("\n".join(_tables(spec, store, "text", trace=False)).rstrip())
+    return 0
+
+
+def _watched(runner: Runner, command: str) -> int:
+    show = Bars() if sys.stdout.isatty() else Lines()
+    first = runner.state()
+    say(f"{first.done} of {first.jobs} runs are there")
+    try:
+        failed = runner.run(show)
+    except Stopped as stopped:
+        show.close()
+        print(f"{stopped}\nto go on: {command}", file=sys.stderr)
+        return 128 + stopped.signum
+    finally:
+        show.close()
+    for line in _left_out(runner.plan.store):
+        print(line, file=sys.stderr)
+    say("\n".join(_tables(runner.plan.spec, runner.plan.store, "text", trace=False)).rstrip())
+    for name, reason in failed.items():
+        print(f"failed: {name}: {reason} (its log: {runner.plan.store.path / 'logs' / name}.txt)", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _show(options: argparse.Namespace) -> int:
+    specs = saved_specs(options.runs) if options.name is None else [_spec(options, remembered=True)]
+    if not specs:
+        raise FileNotFoundError(f"{options.runs} has no experiments; name one: {', '.join(EXPERIMENTS)}")
+    for spec in specs:
+        store = Store(options.runs)
+        say("\n".join(_tables(spec, store, options.format, options.trace)).rstrip())
+        for line in _left_out(store):
+            print(line, file=sys.stderr)
+    return 0
+
+
+def _tables(spec: Spec, store: Store, form: str, trace: bool) -> list[str]:
+    return [FORMATS[form](sheet, trace) for sheet in tables_of(spec, store)]
+
+
+def _left_out(store: Store) -> list[str]:
+    return [f"left out: {problem}" for problem in store.problems.values()]
+
+
+def _status(options: argparse.Namespace) -> int:
+    spec, store = _spec(options, remembered=True), Store(options.runs)
+    plan = Plan(spec, store)
+    jobs = plan.jobs()
+    failed = {job.name: reason for job in jobs if (reason := store.failure(job.config)) and not plan.is_done(job)}
+    state = state_of(plan, failed, width=1)
+    rows = [("", "runs", "finished", "unfinished", "failed")]
+    for row in plan.rows:
+        own = plan.jobs_of(row)
+        done = sum(plan.is_done(job) for job in own)
+        begun = sum(not plan.is_done(job) and store.epochs_done(job.config) > 0 for job in own)
+        bad = sum(job.name in failed for job in own)
+        rows.append((f"{row.subject.name}, {row.label}", str(len(own)), str(done), str(begun), str(bad)))
+    say("\n".join(table(rows)))
+    say(f"{state.done} of {state.jobs} runs are finished{left(state)} (one at a time)")
+    for name, reason in failed.items():
+        say(f"failed: {name}: {reason}")
+    for line in _left_out(store):
+        print(line, file=sys.stderr)
+    return 0
+
+
+def _keep(options: argparse.Namespace) -> int:
+    spec, store = _spec(options, remembered=True), Store(options.runs)
+    plan = Plan(spec, store)
+    runs = [run for job in plan.jobs() if (run := store.run(job.config)) is not None]
+    count = store.keep(runs, options.to)
+    spec.save(options.to)
+    say(f"{count} runs are in {options.to}")
+    for line in _left_out(store):
+        print(line, file=sys.stderr)
+    return 0

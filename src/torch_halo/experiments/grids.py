@@ -1,0 +1,93 @@
+"""The settings from which each method's are chosen, on validation data: equally many for each that has a strength.
+
+What has none to choose (the dense network, lottery tickets, scores at initialisation) has one entry.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch_halo.checks import Table
+from torch_halo.methods import METHODS, Method
+
+SIZE = 4
+KNOT = 0.1  # where MCP and SCAD become flat; a much smaller knot would touch almost no weight
+
+Grid = tuple[Method, ...]
+
+
+def _grid(name: str, *settings: Mapping[str, Any]) -> Grid:
+    return tuple(METHODS[name](**each) for each in settings or ({},))
+
+
+def _strengths(name: str, strengths: tuple[float, ...], **more: Any) -> Grid:
+    return _grid(name, *({"xi": xi, **more} for xi in strengths))
+
+
+def _grids(
+    l1: tuple[float, ...],
+    sws: tuple[float, ...],
+    halo: tuple[float, ...],
+    alpha: tuple[float, ...],
+    initial: tuple[float, ...],
+    decay: float | None,
+) -> Table[Grid]:
+    """One set of grids; `decay` is λ's weight decay (the weights' if None)."""
+    return Table(
+        "method",
+        {
+            "dense": _grid("dense"),
+            "random-init": _grid("random-init"),
+            "random-init-b": _grid("random-init-b"),
+            "lottery": _grid("lottery"),
+            "lottery-iterative": _grid("lottery-iterative"),
+            "grasp": _grid("grasp"),
+            "snip": _grid("snip"),
+            "dst": _grid("dst", *({"alpha": a} for a in alpha)),
+            "gmp": _grid("gmp", *({"end": end} for end in (0.4, 0.5, 0.625, 0.75))),
+            "rigl": _grid("rigl", *({"fraction": fraction} for fraction in (0.1, 0.2, 0.3, 0.5))),
+            "str": _grid("str", *({"initial": s} for s in initial)),
+            "l1": _strengths("l1", l1),
+            "mcp": _grid("mcp", *({"xi": xi, "gamma": KNOT / xi} for xi in l1)),
+            "scad": _grid("scad", *({"xi": xi, "a": KNOT / xi} for xi in l1)),
+            "sws": _strengths("sws", sws, coefficient_weight_decay=decay),
+            "halo": _strengths("halo", halo, coefficient_weight_decay=decay),
+        },
+    )
+
+
+# A short training needs stronger settings than a long one: λ and thresholds have few steps to move in.
+# With a tenth of the steps and more λ would hardly leave 1, so its weight decay is raised.
+GRIDS: dict[tuple[str, str], Table[Grid]] = {
+    ("mnist", "small"): _grids(
+        l1=(5e-5, 1e-4, 2e-4, 4e-4),
+        sws=(1e-3, 2e-3, 5e-3, 1e-2),
+        halo=(3e-7, 1e-6, 3e-6, 1e-5),
+        alpha=(1e-4, 5e-4, 2e-3, 1e-2),
+        initial=(-3.0, -4.0, -5.0, -7.0),
+        decay=1.5e-3,
+    ),
+    ("mnist", "full"): _grids(
+        l1=(1e-5, 3e-5, 1e-4, 3e-4),
+        sws=(3e-4, 1e-3, 3e-3, 1e-2),
+        halo=(1e-7, 1e-6, 3e-6, 1e-5),
+        alpha=(5e-5, 1e-4, 5e-4, 1e-3),
+        initial=(-20.0, -50.0, -100.0, -200.0),
+        decay=None,
+    ),
+    ("cifar", "small"): _grids(
+        l1=(1e-5, 3e-5, 1e-4, 3e-4),
+        sws=(1e-3, 3e-3, 1e-2, 3e-2),
+        halo=(1e-7, 3e-7, 1e-6, 3e-6),
+        alpha=(1e-6, 5e-6, 2e-5, 1e-4),
+        initial=(-5.0, -10.0, -20.0, -40.0),
+        decay=1e-3,
+    ),
+    ("cifar", "full"): _grids(
+        l1=(1e-6, 3e-6, 1e-5, 3e-5),
+        sws=(1e-4, 1e-3, 3e-3, 1e-2),
+        halo=(1e-8, 3e-8, 1e-7, 1e-6),
+        alpha=(1e-6, 5e-6, 1e-5, 5e-5),
+        initial=(-50.0, -100.0, -200.0, -400.0),
+        decay=None,
+    ),
+}

@@ -1,0 +1,178 @@
+"""Which runs an experiment needs, and what those that are there say.
+
+Settings are chosen by method and sparsity: each candidate trains once, with one seed, on the training
+set less a validation split, and the best validation accuracy at that sparsity wins. The final runs,
+one a seed, train on the whole training set; what counts is the last epoch's test accuracy.
+"""
+
+import statistics
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from torch_halo.experiments.paper import WITHIN
+from torch_halo.experiments.spec import VALIDATION, Row, Spec, Subject
+from torch_halo.experiments.store import Run, Store
+from torch_halo.methods import Method, method_of
+from torch_halo.training.config import Config
+from torch_halo.training.levels import missing_levels
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run, and the sparsities at which it is to be measured."""
+
+    config: Config
+    levels: tuple[float, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The run's."""
+        return self.config.name
+
+    @property
+    def before(self) -> Config | None:
+        """The run that must be finished first."""
+        return method_of(self.config).before(self.config)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A method at a sparsity: the final runs that are there, of as many as were asked for."""
+
+    row: Row
+    sparsity: float
+    method: Method | None = None  # with the settings that were chosen; None: not yet
+    runs: tuple[Run, ...] = ()
+    asked: int = 0
+
+    @property
+    def accuracies(self) -> list[float]:
+        """Test accuracies in percent, by seed."""
+        found = [run.at(self.sparsity) if self.sparsity else run.result for run in self.runs]
+        return [level["test"]["accuracy"] for level in found if level is not None]
+
+    @property
+    def mean(self) -> float | None:
+        """Of the accuracies."""
+        return statistics.fmean(self.accuracies) if self.accuracies else None
+
+    @property
+    def spread(self) -> float | None:
+        """Their standard deviation, if there are several."""
+        return statistics.stdev(self.accuracies) if len(self.accuracies) > 1 else None
+
+    @property
+    def reached(self) -> float | None:
+        """The sparsity that the networks have, on average."""
+        levels = [run.at(self.sparsity) for run in self.runs]
+        return statistics.fmean(level["sparsity"] for level in levels if level) if any(levels) else None
+
+    @property
+    def own(self) -> float | None:
+        """The sparsity that the method left by itself, before the last threshold, on average."""
+        return statistics.fmean(run.result.get("sparsity", 0.0) for run in self.runs) if self.runs else None
+
+    @property
+    def epochs(self) -> int | None:
+        """Epochs trained to get there, those of the runs before included."""
+        configs = [run.config for run in self.runs]
+        return method_of(configs[0]).total_epochs(configs[0]) if configs else None
+
+
+@dataclass
+class Plan:
+    """An experiment over a store."""
+
+    spec: Spec
+    store: Store
+    rows: list[Row] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.rows = self.spec.rows()
+
+    def jobs(self) -> list[Job]:
+        """All runs that are known to be needed, finished or not; what must come first comes first."""
+        found: dict[str, Job] = {}
+        for job in (job for row in self.rows for job in self.jobs_of(row)):
+            chain = [job]
+            while (before := chain[-1].before) is not None:
+                chain.append(Job(before))
+            for each in reversed(chain):
+                known = found.get(each.name, each)
+                found[each.name] = Job(each.config, tuple(dict.fromkeys([*known.levels, *each.levels])))
+        return list(found.values())
+
+    def is_done(self, job: Job) -> bool:
+        """Whether a run is there with all that is to be measured."""
+        run = self.store.run(job.config)
+        return run is not None and not missing_levels(run.result, job.levels)
+
+    def unknown(self) -> Iterator[tuple[Subject, int]]:
+        """Final runs whose settings are not chosen yet: on what, and how many epochs."""
+        for row in self.rows:
+            method, pending = row.grid[0], [s for s in self.spec.sparsities if self.chosen(row, s) is None]
+            for sparsity in pending if method.has_target else pending[:1]:
+                config = method.config(self.spec.setup(row.subject, seed=0), sparsity)
+                yield from [(row.subject, config.training.epochs)] * self.spec.seeds
+
+    def cell(self, row: Row, sparsity: float) -> Cell:
+        """What the final runs at a sparsity say; sparsity 0 is the network as trained."""
+        method = self.chosen(row, sparsity)
+        if method is None:
+            return Cell(row, sparsity, asked=self.spec.seeds)
+        found = [self.store.run(config) for config in self._finals(row, method, sparsity)]
+        runs = [run for run in found if run is not None and (not sparsity or run.at(sparsity))]
+        return Cell(row, sparsity, method, tuple(runs), self.spec.seeds)
+
+    def dense(self, subject: Subject) -> Cell | None:
+        """The dense network, if it is among the rows."""
+        row = next((row for row in self.rows if row.subject == subject and row.method == "dense"), None)
+        return None if row is None else self.cell(row, 0.0)
+
+    def at_baseline(self, row: Row) -> float | None:
+        """The highest sparsity that costs at most 0.15 points against the dense network; None if none does."""
+        dense = self.dense(row.subject)
+        if dense is None or dense.mean is None:
+            return None
+        cells = [self.cell(row, sparsity) for sparsity in self.spec.sparsities]
+        good = [cell.sparsity for cell in cells if cell.mean is not None and cell.mean >= dense.mean - WITHIN]
+        return max(good, default=None)
+
+    def chosen(self, row: Row, sparsity: float) -> Method | None:
+        """The settings with the best validation accuracy at a sparsity, once all are tried; of equals the first."""
+        if len(row.grid) == 1:
+            return row.grid[0]
+        scores: dict[Method, float] = {}
+        for method in row.grid:
+            job = self._trial(row, method, sparsity)
+            run = self.store.run(job.config)
+            level = None if run is None else run.at(sparsity)
+            if level is not None:
+                scores[method] = level["validation"]["accuracy"]
+            elif self.store.failure(job.config) is None:
+                return None
+        return max(scores, key=lambda method: scores[method]) if scores else None
+
+    def jobs_of(self, row: Row) -> list[Job]:
+        """The trials of a row's settings, and its final runs as far as they are known."""
+        found: list[Job] = []
+        for sparsity in self.spec.sparsities:
+            if len(row.grid) > 1:
+                found += [self._trial(row, method, sparsity) for method in row.grid]
+            chosen = self.chosen(row, sparsity)
+            if chosen is not None:
+                levels = self._measured(chosen, sparsity)
+                found += [Job(config, levels) for config in self._finals(row, chosen, sparsity)]
+        return list({job.name: job for job in found}.values())
+
+    def _trial(self, row: Row, method: Method, sparsity: float) -> Job:
+        setup = self.spec.setup(row.subject, seed=0, validation=VALIDATION)
+        return Job(method.config(setup, sparsity), self._measured(method, sparsity))
+
+    def _finals(self, row: Row, method: Method, sparsity: float) -> list[Config]:
+        setups = [self.spec.setup(row.subject, seed=seed) for seed in range(self.spec.seeds)]
+        return [method.config(setup, sparsity) for setup in setups]
+
+    def _measured(self, method: Method, sparsity: float) -> tuple[float, ...]:
+        """A training towards no target serves all sparsities."""
+        return (sparsity,) if method.has_target else self.spec.sparsities

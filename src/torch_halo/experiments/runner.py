@@ -1,0 +1,157 @@
+"""Run what is missing of an experiment, resume what is unfinished, and leave what is there."""
+
+import statistics
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from torch_halo.experiments.engines import Engine
+from torch_halo.experiments.plan import Job, Plan
+from torch_halo.training.config import Config
+from torch_halo.training.signals import Stopped, stop_signals
+
+LOOK_EVERY = 1.0  # seconds
+FIRST_GUESS = 10.0  # seconds an epoch, before any is done
+
+
+@dataclass(frozen=True)
+class State:
+    """How far an experiment is."""
+
+    jobs: int  # runs in all, those that are not yet chosen included
+    done: int
+    running: int
+    failed: int
+    epochs: int
+    epochs_done: float
+    seconds_left: float | None  # about
+
+    @property
+    def share(self) -> float:
+        """Of the work, by epochs."""
+        return self.epochs_done / max(self.epochs, 1)
+
+
+class Show(Protocol):
+    """What is told how it goes."""
+
+    def state(self, state: State) -> None:
+        """How far it is now."""
+
+    def ended(self, job: Job, problem: str | None, state: State) -> None:
+        """A run has ended."""
+
+
+@dataclass
+class Runner:
+    """An experiment under way."""
+
+    plan: Plan
+    engine: Engine
+    failed: dict[str, str] = field(default_factory=dict)
+    _running: dict[str, tuple[Job, float]] = field(default_factory=dict)  # with when it was started
+    _besides: list[float] = field(default_factory=list)  # seconds that runs took besides their training
+
+    def run(self, show: Show) -> dict[str, str]:
+        """Run all that is missing; returns what failed, by name. Raises `Stopped` if asked to stop."""
+        for job in self.plan.jobs():  # an earlier attempt's failures are tried again
+            if not self.plan.is_done(job):
+                self.plan.store.note_failure(job.config, None)
+        with stop_signals() as wish:
+            try:
+                while self._fill() and wish.signum is None:
+                    ended = self.engine.ended(LOOK_EVERY)
+                    for name, problem in ended.items():
+                        self._end(name, problem, show)
+                    show.state(self.state())
+            finally:
+                self.engine.stop()
+            if wish.signum is not None:
+                raise Stopped("stopped; all runs are saved and will go on", wish.signum)
+        return self.failed
+
+    def state(self) -> State:
+        """How far it is."""
+        besides = statistics.fmean(self._besides) if self._besides else 0.0
+        return state_of(self.plan, self.failed, running=len(self._running), width=self.engine.width, besides=besides)
+
+    def _fill(self) -> bool:
+        """Start what can be started; returns whether anything runs."""
+        if self.engine.has_room():
+            for job in self.plan.jobs():
+                if self._is_ready(job) and self.engine.has_room():
+                    self._running[job.name] = job, time.monotonic()
+                    self.engine.start(job)
+        return bool(self._running)
+
+    def _is_ready(self, job: Job) -> bool:
+        if job.name in self._running or job.name in self.failed or self.plan.is_done(job):
+            return False
+        before = job.before
+        return before is None or self.plan.is_done(Job(before))
+
+    def _end(self, name: str, problem: str | None, show: Show) -> None:
+        job, began = self._running.pop(name)
+        store = self.plan.store
+        store.forget(name)
+        if problem is None and not self.plan.is_done(job):
+            problem = store.problems.get(store.folder(job.config), "it ended without a result")
+        store.note_failure(job.config, problem)
+        if problem is not None:
+            self.failed[name] = problem
+        elif (run := store.run(job.config)) is not None:
+            self._besides.append(max(time.monotonic() - began - run.result["seconds"], 0.0))
+        show.ended(job, problem, self.state())
+
+
+def state_of(plan: Plan, failed: dict[str, str], *, running: int = 0, width: int = 1, besides: float = 0.0) -> State:
+    """How far an experiment is, from what is stored; `besides` are seconds for each run but not for its epochs."""
+    jobs = plan.jobs()
+    done = {job.name for job in jobs if plan.is_done(job)}
+    open_jobs = [job for job in jobs if job.name not in done and job.name not in failed]
+    speed, left, epochs_done = _Speed(plan), 0.0, 0
+    for job in jobs:
+        epochs_done += job.config.training.epochs if job.name in done else plan.store.epochs_done(job.config)
+    epochs = sum(job.config.training.epochs for job in jobs)
+    for job in open_jobs:
+        todo = job.config.training.epochs - plan.store.epochs_done(job.config)
+        left += besides + max(todo, 0) * speed.of(job.config)
+    unknown = list(plan.unknown())
+    for subject, more in unknown:
+        epochs, left = epochs + more, left + besides + more * speed.of(plan.spec.setup(subject, seed=0))
+    return State(
+        jobs=len(jobs) + len(unknown),
+        done=len(done),
+        running=running,
+        failed=len(failed),
+        epochs=epochs,
+        epochs_done=epochs_done,
+        seconds_left=left / max(width, 1) if speed.is_known else None,
+    )
+
+
+class _Speed:
+    """Seconds an epoch by network and data set, from the runs that are there."""
+
+    def __init__(self, plan: Plan) -> None:
+        found: dict[str, list[float]] = defaultdict(list)
+        for job in plan.jobs():
+            run = plan.store.run(job.config)
+            if run is not None and run.config.training.epochs:
+                found[_kind(job.config)].append(run.result["seconds"] / run.config.training.epochs)
+        self._mean = {kind: sum(times) / len(times) for kind, times in found.items()}
+
+    @property
+    def is_known(self) -> bool:
+        """Whether any run is there."""
+        return bool(self._mean)
+
+    def of(self, config: Config) -> float:
+        """Of this one's kind, or of all."""
+        overall = sum(self._mean.values()) / len(self._mean) if self._mean else FIRST_GUESS
+        return self._mean.get(_kind(config), overall)
+
+
+def _kind(config: Config) -> str:
+    return f"{config.model} {config.data.name}"

@@ -1,0 +1,29 @@
+"""What an experiment's stored runs show."""
+
+from torch_halo.experiments.plan import Plan
+from torch_halo.experiments.spec import Spec, saved_specs
+from torch_halo.experiments.store import Store
+from torch_halo.experiments.tables import FORMATS, Sheet, sheets
+from torch_halo.experiments.timing import timing_sheets
+
+RESULTS_HEAD = """# Results
+
+Made from the runs in [results](../results) by `make results`; nothing here is typed by hand. Under each table is where
+its figures come from: the folders of the runs, with their settings, seeds, figures by epoch and versions.
+"""
+
+
+def tables_of(spec: Spec, store: Store) -> list[Sheet]:
+    """An experiment's tables."""
+    return timing_sheets(spec, store.path) if spec.name == "time" else sheets(Plan(spec, store))
+
+
+def results_page(store: Store) -> str:
+    """All experiments of a store as one Markdown page."""
+    parts = [RESULTS_HEAD]
+    for spec in saved_specs(store.path):
+        parts.append(f"## {spec.experiment.title}, scale {spec.scale}\n")
+        parts += [FORMATS["markdown"](sheet, True) for sheet in tables_of(spec, store)]
+    if store.problems:
+        parts.append("## Left out\n\n" + "".join(f"- {problem}\n" for problem in store.problems.values()))
+    return "\n".join(parts)

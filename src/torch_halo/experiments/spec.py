@@ -1,0 +1,244 @@
+"""The experiments: the paper's tables and figures as data, networks, methods, sparsities and seeds."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from torch_halo.checks import Table, did_you_mean, number, whole
+from torch_halo.experiments.grids import GRIDS, Grid
+from torch_halo.experiments.presets import DATA_KINDS, paper
+from torch_halo.files import write_whole
+from torch_halo.methods import METHODS
+from torch_halo.training.config import Config
+from torch_halo.training.schedules import Steps
+from torch_halo.training.settings import Data, Model, Training
+
+VALIDATION = 0.1  # of the training set, to choose settings on
+SPARSITIES = (0.9, 0.95, 0.97, 0.98, 0.99)
+CURVE = (0.5, 0.7, 0.8, 0.9, 0.95, 0.97, 0.98, 0.99)
+MNIST_ROWS = ("dense", "random-init", "lottery", "l1", "sws", "halo")
+CIFAR_ROWS = ("dense", "grasp", "random-init", "lottery", "dst", "l1", "mcp", "sws", "halo")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A network on a data set."""
+
+    data: str
+    model: Model
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        options = "".join(f" {key} {value:g}" for key, value in self._changed().items())
+        return f"{self.model.name}{options} on {self.data}"
+
+    def _changed(self) -> dict[str, Any]:
+        plain = Model(self.model.name).options
+        return {key: value for key, value in self.model.options.items() if value != plain[key]}
+
+
+@dataclass(frozen=True)
+class Scale:
+    """What is run unless flags say otherwise."""
+
+    subjects: tuple[Subject, ...]
+    methods: tuple[str, ...]
+    epochs: int
+    seeds: int
+    sparsities: tuple[float, ...] = SPARSITIES
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A table or figure of the paper."""
+
+    title: str
+    scales: Mapping[str, Scale]
+    is_grid: bool = False  # a row for each strength, instead of choosing one
+
+
+def _subjects(data: tuple[str, ...], *models: Model) -> tuple[Subject, ...]:
+    return tuple(Subject(name, model) for name in data for model in models)
+
+
+_LENETS = _subjects(("mnist",), *(Model(name) for name in ("lenet-300-100", "lenet-5-caffe", "lenet-5")))
+_FULL_CIFAR = _subjects(("cifar10", "cifar100"), Model("vgg16"), Model("resnet"))
+_SMALL_CIFAR = _subjects(("cifar10",), Model("vgg16", {"width": 0.125}), Model("resnet", {"depth": 20}))
+_SMALL_VGG, _FULL_VGG = _SMALL_CIFAR[:1], _subjects(("cifar100",), Model("vgg16"))
+
+EXPERIMENTS: Table[Experiment] = Table(
+    "experiment",
+    {
+        "table1": Experiment(
+            "Accuracy by sparsity on MNIST (the paper's table 1)",
+            {
+                "full": Scale(_LENETS, MNIST_ROWS, epochs=250, seeds=5),
+                "small": Scale(_LENETS[:1], MNIST_ROWS, epochs=10, seeds=3),
+            },
+        ),
+        "table2": Experiment(
+            "Accuracy by sparsity on CIFAR (the paper's table 2)",
+            {
+                "full": Scale(_FULL_CIFAR, CIFAR_ROWS, epochs=160, seeds=5),
+                "small": Scale(_SMALL_VGG, ("dense", "lottery", "l1", "halo"), 3, seeds=1, sparsities=(0.9, 0.95)),
+            },
+        ),
+        "time": Experiment(
+            "Seconds an epoch, by penalty",
+            {
+                "full": Scale(_FULL_VGG, ("dense", "l1", "sws", "halo"), 1, seeds=1, sparsities=()),
+                "small": Scale(
+                    _subjects(("cifar10",), Model("vgg16", {"width": 0.25})),
+                    ("dense", "l1", "sws", "halo"),
+                    epochs=1,
+                    seeds=1,
+                    sparsities=(),
+                ),
+            },
+        ),
+        "sparsity-curve": Experiment(
+            "Accuracy against sparsity",
+            {
+                "full": Scale(_FULL_VGG, CIFAR_ROWS, epochs=160, seeds=5, sparsities=CURVE),
+                "small": Scale(_LENETS[:1], ("dense", "l1", "sws", "halo"), epochs=10, seeds=3, sparsities=CURVE),
+            },
+        ),
+        "strength-grid": Experiment(
+            "Accuracy over a grid of strengths, ξ = ψ",
+            {
+                "full": Scale(_FULL_VGG, ("halo",), epochs=160, seeds=5),
+                "small": Scale(_LENETS[:1], ("halo",), epochs=10, seeds=3),
+            },
+            is_grid=True,
+        ),
+    },
+)
+SCALES: Table[None] = Table("scale", {"full": None, "small": None})
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method on a network, with the settings to choose from."""
+
+    subject: Subject
+    method: str
+    label: str
+    grid: Grid
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One experiment as it was asked for."""
+
+    name: str
+    scale: str = "small"
+    models: tuple[str, ...] = ()  # all of the scale's, if none is named
+    methods: tuple[str, ...] = ()
+    sparsities: tuple[float, ...] = ()
+    seeds: int = 0
+    epochs: int = 0
+
+    def __post_init__(self) -> None:
+        SCALES[self.scale]
+        scale = EXPERIMENTS[self.name].scales[self.scale]
+        every = EXPERIMENTS[self.name].scales["full"].subjects
+        models = self.models or tuple(dict.fromkeys(subject.model.name for subject in scale.subjects))
+        for name in models:
+            known = list(dict.fromkeys(subject.model.name for subject in every))
+            if name not in known:
+                raise ValueError(
+                    f"{self.name} has no model {name!r}; it has {', '.join(known)}{did_you_mean(name, known)}"
+                )
+        methods = self.methods or scale.methods
+        for name in methods:
+            METHODS[name]
+        levels = self.sparsities or scale.sparsities
+        checked = tuple(sorted({number("sparsities", level, above=0, below=1) for level in levels}))
+        given = {"models": models, "methods": methods, "sparsities": checked}
+        for key, value in given.items():
+            object.__setattr__(self, key, tuple(dict.fromkeys(value)))
+        for key in ("seeds", "epochs"):
+            object.__setattr__(self, key, whole(key, getattr(self, key) or getattr(scale, key), at_least=1))
+
+    @property
+    def experiment(self) -> Experiment:
+        """What it is one of."""
+        return EXPERIMENTS[self.name]
+
+    def subjects(self) -> list[Subject]:
+        """The networks that are named: the scale's, or the full ones where the scale has none of that name."""
+        scales = self.experiment.scales
+        found = [subject for subject in scales[self.scale].subjects if subject.model.name in self.models]
+        there = {subject.model.name for subject in found}
+        more = [s for s in scales["full"].subjects if s.model.name in self.models and s.model.name not in there]
+        data = {subject.data for subject in scales[self.scale].subjects}
+        return found + [subject for subject in more if subject.data in data]
+
+    def rows(self) -> list[Row]:
+        """The table's rows."""
+        found = []
+        for subject in self.subjects():
+            grids = GRIDS[DATA_KINDS[subject.data], self.scale]
+            for name in self.methods:
+                whole_grid = Row(subject, name, name, grids[name])
+                found += _one_by_one(whole_grid) if self.experiment.is_grid else [whole_grid]
+        return found
+
+    def setup(self, subject: Subject, *, seed: int, validation: float = 0.0) -> Config:
+        """The settings of a plain training: the paper's, with milestones where the training is shorter."""
+        base = paper(subject.data, subject.model.name, None)
+        schedule = Steps() if self.scale == "small" else base.schedule.stretched(self.epochs / base.training.epochs)
+        return replace(
+            base,
+            data=Data(subject.data, validation=validation),
+            model=subject.model,
+            schedule=schedule,
+            training=Training(epochs=self.epochs, batch_size=base.training.batch_size, seed=seed),
+        )
+
+    def save(self, store: Path) -> None:
+        """Remember what was asked for, to be shown without saying it again."""
+        path = spec_path(store, self.name, self.scale)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, json.dumps(asdict(self), indent=1) + "\n")
+
+
+def _one_by_one(row: Row) -> list[Row]:
+    return [replace(row, label=f"{row.method} {describe(method)}", grid=(method,)) for method in row.grid]
+
+
+def describe(method: object) -> str:
+    """A method's settings, those that are not as usual."""
+    found: dict[str, Any] = {}
+    for key, value in vars(method).items():
+        if key == "penalty":
+            found |= {name: getattr(value, name) for name in ("xi", "gamma", "a") if hasattr(value, name)}
+        elif value is not None and value != getattr(type(method), key, None):
+            found[key] = value
+    return " ".join(
+        f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}" for key, value in found.items()
+    )
+
+
+def spec_path(store: Path, name: str, scale: str) -> Path:
+    """Where a store remembers an experiment."""
+    return store / "experiments" / f"{name}-{scale}.json"
+
+
+def saved_specs(store: Path) -> list[Spec]:
+    """The experiments that a store remembers, in the table's order."""
+    paths = [spec_path(store, name, scale) for name in EXPERIMENTS for scale in SCALES]
+    return [read_spec(path) for path in paths if path.exists()]
+
+
+def read_spec(path: Path) -> Spec:
+    """An experiment as it was asked for."""
+    try:
+        found: dict[str, Any] = json.loads(path.read_text())
+        given: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in found.items()}
+        return Spec(**given)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{path}: expected an experiment as it was asked for ({error})") from error

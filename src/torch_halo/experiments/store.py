@@ -1,0 +1,177 @@
+"""Stored runs: a folder of run folders, read with care."""
+
+import shutil
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from torch_halo.checks import number
+from torch_halo.files import write_whole
+from torch_halo.training.config import Config
+from torch_halo.training.folder import RunFolder
+
+KEPT = ("config.json", "metrics.jsonl", "result.json")  # what is worth keeping of a run when its weights are not
+OTHER = ("experiments", "logs", "timings")  # a store's folders that are no runs
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run: its settings and its result."""
+
+    path: Path
+    config: Config
+    result: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        """Made from its settings."""
+        return self.config.name
+
+    @cached_property
+    def epochs(self) -> list[dict[str, Any]]:
+        """The figures of each epoch."""
+        return RunFolder(self.path).epochs()
+
+    def at(self, sparsity: float) -> dict[str, Any] | None:
+        """What it measured when pruned to a sparsity."""
+        return next((level for level in self.result["pruned"] if level["asked"] == sparsity), None)
+
+
+def read_run(path: Path) -> Run | None:
+    """The run in a folder; None if it is not finished; an error that names the file if something is wrong with it."""
+    folder = RunFolder(path)
+    config, result = folder.config(), folder.result()
+    if result is None:
+        return None
+    where = path / "result.json"
+    try:
+        if result["name"] != config.name:
+            raise ValueError(f"it is of another run, {result['name']}, than config.json, {config.name}")
+        for level in [result, *result["pruned"]]:
+            number("the test accuracy", level["test"]["accuracy"], at_least=0)
+        for level in result["pruned"]:
+            number("the sparsity", level["asked"], at_least=0), number("the sparsity", level["sparsity"], at_least=0)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{where}: {_reason(error)}") from error
+    run = Run(path, config, result)
+    try:
+        if len(run.epochs) != config.training.epochs:
+            raise ValueError(f"it has {len(run.epochs)} epochs, not {config.training.epochs}")
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path / 'metrics.jsonl'}: {_reason(error)}") from error
+    return run
+
+
+def _reason(error: Exception) -> str:
+    return f"there is no {error}" if isinstance(error, KeyError) else str(error)
+
+
+@dataclass
+class Store:
+    """The runs under a folder, each in one that has its name; `problems` are the files that were left out."""
+
+    path: Path
+    problems: dict[Path, str] = field(default_factory=dict)
+    _read: dict[str, Run] = field(default_factory=dict)
+
+    def folder(self, config: Config) -> Path:
+        """Where a run is."""
+        return self.path / config.name
+
+    def run(self, config: Config) -> Run | None:
+        """A finished run, if it is there and whole."""
+        name, path = config.name, self.folder(config)
+        if name not in self._read and (path / "result.json").exists():
+            try:
+                found = read_run(path)
+                if found is not None and found.name != name:
+                    raise ValueError(f"{path / 'config.json'}: it is of another run, {found.name}")
+            except (OSError, ValueError) as error:
+                self.problems[path] = str(error)
+                return None
+            if found is not None:
+                self.problems.pop(path, None)
+                self._read[name] = found
+        return self._read.get(name)
+
+    def forget(self, name: str) -> None:
+        """Read a run anew the next time."""
+        self._read.pop(name, None)
+
+    def epochs_done(self, config: Config) -> int:
+        """How far a run is, finished or not."""
+        path = self.folder(config) / "metrics.jsonl"
+        return path.read_bytes().count(b"\n") if path.exists() else 0
+
+    def log(self, config: Config) -> Path:
+        """Where a run's process writes what it has to say."""
+        return self.path / "logs" / f"{config.name}.txt"
+
+    def failure(self, config: Config) -> str | None:
+        """Why a run failed, if it did."""
+        path = self._failed(config)
+        return path.read_text().strip() if path.exists() else None
+
+    def note_failure(self, config: Config, reason: str | None) -> None:
+        """Remember why a run failed, or that it did not."""
+        path = self._failed(config)
+        if reason is None:
+            path.unlink(missing_ok=True)
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(path, reason + "\n")
+
+    def _failed(self, config: Config) -> Path:
+        return self.path / "logs" / f"{config.name}.failed"
+
+    def keep(self, runs: Iterable[Run], other: Path) -> int:
+        """Copy what is small of some runs to another store; returns how many."""
+        count = 0
+        for count, run in enumerate(runs, 1):  # noqa: B007
+            target = other / run.name
+            target.mkdir(parents=True, exist_ok=True)
+            for name in KEPT:
+                shutil.copyfile(run.path / name, target / name)
+        return count
+
+
+def find_runs(paths: Iterable[Path]) -> tuple[list[Run], dict[Path, str]]:
+    """All finished runs in or under some folders, and what was left out with the reason."""
+    found: dict[Path, Run] = {}
+    problems: dict[Path, str] = {}
+    for path in paths:
+        if not path.exists():
+            raise FileNotFoundError(f"{path}: no such run or folder of runs")
+        for folder in _candidates(path, problems):
+            try:
+                run = read_run(folder)
+            except (OSError, ValueError) as error:
+                problems[folder] = str(error)
+                continue
+            if run is None:
+                problems[folder] = f"{folder}: it is not finished"
+            else:
+                found[folder.resolve()] = run
+    return list(found.values()), problems
+
+
+def _candidates(path: Path, problems: dict[Path, str]) -> Iterator[Path]:
+    """The folders that look like runs; what looks like nothing is a problem."""
+    if path.is_file():
+        problems[path] = f"{path}: not a run's folder"
+    elif any((path / name).exists() for name in KEPT):
+        yield path
+    else:
+        entries = sorted(entry for entry in path.iterdir() if not entry.name.startswith("."))
+        if not entries:
+            problems[path] = f"{path}: it is empty"
+        for entry in entries:
+            if entry.name not in OTHER:
+                yield from _candidates(entry, problems)
+
+
+def unread_lines(problems: dict[Path, str]) -> list[str]:
+    """What was left out, for people."""
+    return [f"left out: {reason}" for reason in problems.values()]

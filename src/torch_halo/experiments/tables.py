@@ -1,0 +1,226 @@
+"""Tables of stored runs, ours beside the paper's, each cell with the runs that it comes from."""
+
+import csv
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from torch_halo.checks import Table
+from torch_halo.experiments.paper import TABLES, Reported
+from torch_halo.experiments.plan import Cell, Plan
+from torch_halo.experiments.spec import Row, Subject, describe
+
+NEAR = 0.0005  # a sparsity that differs by less is the one that was asked for
+MISSING = "–"
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a cell comes from."""
+
+    method: str
+    sparsity: float
+    settings: str
+    accuracy: str
+    runs: tuple[str, ...]
+    remark: str = ""
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table as text: one network's."""
+
+    title: str
+    header: tuple[str, ...]
+    body: tuple[tuple[str, ...], ...]
+    sources: tuple[Source, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def sheets(plan: Plan) -> list[Sheet]:
+    """An experiment's tables."""
+    return [_sheet(plan, subject) for subject in plan.spec.subjects()]
+
+
+def _sheet(plan: Plan, subject: Subject) -> Sheet:
+    spec, rows = plan.spec, [row for row in plan.rows if row.subject == subject]
+    levels = (0.0, *spec.sparsities)
+    header = ("method", "epochs", *map(percent, levels), "at baseline", "paper", "difference", "paper's baseline")
+    body, sources = [], []
+    for row in rows:
+        cells = [plan.cell(row, level) for level in spec.sparsities]
+        # Only the dense network counts as it was trained: the others' settings differ by sparsity.
+        first = [plan.cell(row, 0.0)] if row.method == "dense" else []
+        body.append(_body_row(plan, row, first, cells))
+        sources += [_source(cell) for cell in first + cells]
+    seeds = f"{spec.seeds} seeds, mean ± sd" if spec.seeds > 1 else "1 seed"
+    title = f"{subject.name}: test accuracy in percent by sparsity, {spec.epochs} epochs, {seeds}"
+    return Sheet(title, header, tuple(body), tuple(sources), _notes(plan, subject, sources))
+
+
+def _body_row(plan: Plan, row: Row, first: list[Cell], cells: list[Cell]) -> tuple[str, ...]:
+    epochs = sorted({cell.epochs for cell in first + cells if cell.epochs is not None})
+    baseline, reported = plan.at_baseline(row), _reported(row)
+    compared = None
+    if reported is not None:
+        compared = next((cell for cell in first + cells if cell.sparsity == reported.sparsity), None)
+    return (
+        row.label,
+        " to ".join(str(each) for each in dict.fromkeys([epochs[0], epochs[-1]])) if epochs else MISSING,
+        shown(first[0]) if first else "",
+        *map(shown, cells),
+        percent(baseline) if baseline is not None else _no_baseline(plan, row, cells),
+        "" if reported is None else _paper(reported),
+        _difference(compared, reported),
+        "" if reported is None else percent(reported.at_baseline),
+    )
+
+
+def _no_baseline(plan: Plan, row: Row, cells: list[Cell]) -> str:
+    dense = plan.dense(row.subject)
+    known = dense is not None and dense.mean is not None and any(cell.mean is not None for cell in cells)
+    return f"< {percent(plan.spec.sparsities[0])}" if known else MISSING
+
+
+def _reported(row: Row) -> Reported | None:
+    own = TABLES.get((row.subject.data, row.subject.model.name), {})
+    return own.get(row.label)
+
+
+def _paper(reported: Reported) -> str:
+    where = "" if reported.sparsity in (0.0, 0.95) else f" at {percent(reported.sparsity)}"
+    return f"{reported.accuracy:.2f} ± {reported.spread:.2f}{where}"
+
+
+def _difference(cell: Cell | None, reported: Reported | None) -> str:
+    if reported is None:
+        return ""
+    return MISSING if cell is None or cell.mean is None else f"{cell.mean - reported.accuracy:+.2f}"
+
+
+def shown(cell: Cell) -> str:
+    """An accuracy with its spread; a mark if runs are missing, or the sparsity is another."""
+    if cell.mean is None:
+        return MISSING
+    text = f"{cell.mean:.2f}" if cell.spread is None else f"{cell.mean:.2f} ± {cell.spread:.2f}"
+    if len(cell.runs) < cell.asked:
+        text += f" ({len(cell.runs)} of {cell.asked})"
+    return text + ("*" if _remark(cell) else "")
+
+
+def _remark(cell: Cell) -> str:
+    """What is to be said of a method that cannot aim at a sparsity."""
+    if cell.reached is not None and abs(cell.reached - cell.sparsity) > NEAR:
+        return f"has {cell.reached:.2%} zeros: it left more than were asked for"
+    is_learned = cell.row.method in ("dst", "str")
+    if is_learned and cell.own is not None and cell.own < cell.sparsity - NEAR:
+        return f"left {cell.own:.2%} zeros by itself; the threshold cut the rest"
+    return ""
+
+
+def _source(cell: Cell) -> Source:
+    settings = "" if cell.method is None else describe(cell.method)
+    names = tuple(run.path.name for run in cell.runs)
+    return Source(cell.row.label, cell.sparsity, settings, shown(cell), names, _remark(cell))
+
+
+def _notes(plan: Plan, subject: Subject, sources: Sequence[Source]) -> tuple[str, ...]:
+    notes = [f"* {s.method} at {percent(s.sparsity)} {s.remark}" for s in sources if s.remark]
+    for job in plan.jobs():
+        is_own = (job.config.data.name, job.config.model) == (subject.data, subject.model)
+        if is_own and (failure := plan.store.failure(job.config)):
+            notes.append(f"failed: {job.name}: {failure}")
+    return tuple(notes)
+
+
+def percent(share: float) -> str:
+    """0.95 as 95 %, 0.995 as 99.5 %."""
+    return f"{100 * share:.4g} %"
+
+
+def as_text(sheet: Sheet, trace: bool = False) -> str:
+    """For a terminal."""
+    lines = [sheet.title, *_columns([sheet.header, *sheet.body]), *sheet.notes]
+    if trace:
+        lines += ["", *_columns([("method", "sparsity", "accuracy", "settings", "runs"), *map(_trace, sheet.sources)])]
+    return "\n".join(lines) + "\n"
+
+
+def as_markdown(sheet: Sheet, trace: bool = False) -> str:
+    """For documents."""
+    lines = [f"### {sheet.title}", "", *_markdown([sheet.header, *sheet.body])]
+    lines += ["", *(f"- {note}" for note in sheet.notes)] if sheet.notes else []
+    if trace:
+        rows = [("method", "sparsity", "accuracy", "settings", "runs"), *map(_trace, sheet.sources)]
+        lines += [
+            "",
+            "<details><summary>Where each figure comes from</summary>",
+            "",
+            *_markdown(rows),
+            "",
+            "</details>",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def as_csv(sheet: Sheet, trace: bool = False) -> str:
+    """A line a cell, with its runs."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(["table", "method", "sparsity", "accuracy", "settings", "remark", "runs"])
+    for source in sheet.sources:
+        cells = [source.method, f"{source.sparsity:g}", source.accuracy, source.settings, source.remark]
+        writer.writerow([sheet.title, *cells, " ".join(source.runs)])
+    return file.getvalue()
+
+
+def as_latex(sheet: Sheet, trace: bool = False) -> str:
+    """A tabular."""
+    comments = [
+        f"% {s.method} {percent(s.sparsity)}: {' '.join(s.runs) or 'no run yet'}" for s in sheet.sources if trace
+    ]
+    rows = [" & ".join(map(_latex, row)) + r" \\" for row in (sheet.header, *sheet.body)]
+    columns = "l" + "r" * (len(sheet.header) - 1)
+    return (
+        "\n".join(
+            [
+                f"% {sheet.title}",
+                *comments,
+                rf"\begin{{tabular}}{{{columns}}}",
+                r"\hline",
+                rows[0],
+                r"\hline",
+                *rows[1:],
+                r"\hline",
+                r"\end{tabular}",
+                *(f"% {note}" for note in sheet.notes),
+            ]
+        )
+        + "\n"
+    )
+
+
+FORMATS: Table[Callable[[Sheet, bool], str]] = Table(
+    "format", {"text": as_text, "markdown": as_markdown, "csv": as_csv, "latex": as_latex}
+)
+
+
+def _trace(source: Source) -> tuple[str, ...]:
+    runs = ", ".join(source.runs) or MISSING
+    return source.method, percent(source.sparsity), source.accuracy, source.settings, runs
+
+
+def _markdown(rows: Sequence[Sequence[str]]) -> list[str]:
+    lines = ["| " + " | ".join(cell.replace("|", r"\|") for cell in row) + " |" for row in rows]
+    return [lines[0], "|" + " --- |" * len(rows[0]), *lines[1:]]
+
+
+def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def _latex(text: str) -> str:
+    for old, new in {"&": r"\&", "%": r"\%", "_": r"\_", "±": r"$\pm$", "–": "--", "<": "$<$"}.items():
+        text = text.replace(old, new)
+    return text
