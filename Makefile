@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test check venv clean
+.PHONY: demo test check results venv clean
 
 demo: .venv/demo
 	$(BIN)/halo demo
@@ -16,6 +16,11 @@ check: .venv/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# docs/results.md, from the stored runs.
+results: .venv/dev
+	$(BIN)/halo experiment show --runs results --format markdown > docs/.results.md
+	mv docs/.results.md docs/results.md
 
 venv: .venv/dev
 

@@ -5,6 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from torch_halo.experiments.show import results_page
+from torch_halo.experiments.store import Store
+
 ROOT = Path(__file__).parents[1]
 MNIST = sorted((ROOT / "results/mnist-lenet-300-100-halo").iterdir())
 
@@ -37,3 +40,9 @@ def test_the_readme_has_the_stored_figures(folder):
     last = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
     assert last["epoch"] == 30
     assert last["test"] == result["test"]
+
+
+def test_the_page_of_results_is_made_from_the_stored_runs():
+    store = Store(ROOT / "results")
+    assert (ROOT / "docs/results.md").read_text() == results_page(store), "make results"
+    assert not store.problems

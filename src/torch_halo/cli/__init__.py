@@ -6,10 +6,10 @@ import sys
 import warnings
 from collections.abc import Sequence
 from importlib.metadata import version
-from typing import NoReturn
+from typing import NoReturn, cast
 
 from torch_halo.checks import did_you_mean
-from torch_halo.cli import data, demo, experiment, measure, train
+from torch_halo.cli import data, demo, experiment, measure, report, train
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -41,7 +41,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--version", action="version", version=f"torch-halo {version('torch-halo')}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for room in (demo, train, measure, experiment, data):
+    for room in (demo, train, measure, experiment, report, data):
         room.add_to(commands, arguments)
     names = list(commands.choices)
     if arguments and not arguments[0].startswith("-") and arguments[0] not in names:
@@ -50,8 +50,16 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
         )
     options, unknown = parser.parse_known_args(arguments)
     if unknown:
-        _refuse(unknown[0], commands.choices[arguments[0]])
+        _refuse(unknown[0], _inner(commands.choices[arguments[0]], arguments[1:]))
     return options
+
+
+def _inner(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.ArgumentParser:
+    """The parser of a subcommand's own subcommand, where there is one."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction) and arguments and arguments[0] in action.choices:
+            return cast(argparse.ArgumentParser, action.choices[arguments[0]])
+    return parser
 
 
 def _refuse(unknown: str, parser: argparse.ArgumentParser) -> NoReturn:

@@ -17,7 +17,7 @@ from torch_halo.data import DATASETS, data_root, find, get
 from torch_halo.experiments.engines import Engine, Local, OnRay
 from torch_halo.experiments.plan import Plan
 from torch_halo.experiments.runner import Runner, state_of
-from torch_halo.experiments.show import tables_of
+from torch_halo.experiments.show import keep, results_page, tables_of
 from torch_halo.experiments.spec import EXPERIMENTS, SCALES, Spec, read_spec, saved_specs, spec_path
 from torch_halo.experiments.store import Store
 from torch_halo.experiments.tables import FORMATS
@@ -47,8 +47,8 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", argu
         _add_run(inner.add_parser(name, help=experiment.title, description=f"{experiment.title}.", allow_abbrev=False))
     show = inner.add_parser("show", help="print an experiment's tables from stored runs", allow_abbrev=False)
     status = inner.add_parser("status", help="how far an experiment is", allow_abbrev=False)
-    keep = inner.add_parser("keep", help="copy an experiment's results, without weights", allow_abbrev=False)
-    for action in (show, status, keep):
+    copy = inner.add_parser("keep", help="copy an experiment's results, without weights", allow_abbrev=False)
+    for action in (show, status, copy):
         action.add_argument("name", choices=list(EXPERIMENTS), nargs="?" if action is show else None, metavar="NAME")
         _add_spec(action)
         action.set_defaults(stopped="nothing was changed")
@@ -56,20 +56,17 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", argu
     show.add_argument("--trace", action="store_true", help="also print which runs each figure comes from")
     show.set_defaults(run=_show)
     status.set_defaults(run=_status)
-    keep.add_argument("--to", type=Path, default=Path("results"), metavar="DIR", help="where to (results)")
-    keep.set_defaults(run=_keep)
+    copy.add_argument("--to", type=Path, default=Path("results"), metavar="DIR", help="where to (results)")
+    copy.set_defaults(run=_keep)
 
 
 def _check_name(arguments: Sequence[str]) -> None:
     """An unknown name is answered with those there are, before argparse has its say."""
-    names = [argument for argument in arguments[:2] if not argument.startswith("-")]
-    known = list(EXPERIMENTS)
-    if names and names[0] in ACTIONS:
-        names, what = names[1:], "experiment"
-    else:
-        known, what, names = [*EXPERIMENTS, *ACTIONS], "experiment", names[:1]
-    if names and names[0] not in known:
-        raise ValueError(f"unknown {what} {names[0]!r}; known: {', '.join(known)}{did_you_mean(names[0], known)}")
+    is_action = bool(arguments) and arguments[0] in ACTIONS
+    known = list(EXPERIMENTS) if is_action else [*EXPERIMENTS, *ACTIONS]
+    name = next(iter(arguments[1:] if is_action else arguments), "-")
+    if not name.startswith("-") and name not in known:
+        raise ValueError(f"unknown experiment {name!r}; known: {', '.join(known)}{did_you_mean(name, known)}")
 
 
 def _add_spec(parser: argparse.ArgumentParser) -> None:
@@ -159,8 +156,7 @@ def _watched(runner: Runner, command: str) -> int:
         return 128 + stopped.signum
     finally:
         show.close()
-    for line in _left_out(runner.plan.store):
-        print(line, file=sys.stderr)
+    _say_left_out(runner.plan.store)
     say("\n".join(_tables(runner.plan.spec, runner.plan.store, "text", trace=False)).rstrip())
     for name, reason in failed.items():
         print(f"failed: {name}: {reason} (its log: {runner.plan.store.path / 'logs' / name}.txt)", file=sys.stderr)
@@ -168,14 +164,16 @@ def _watched(runner: Runner, command: str) -> int:
 
 
 def _show(options: argparse.Namespace) -> int:
+    store = Store(options.runs)
+    if options.name is None and options.format == "markdown":
+        print(results_page(store), end="")
+        return 0
     specs = saved_specs(options.runs) if options.name is None else [_spec(options, remembered=True)]
     if not specs:
         raise FileNotFoundError(f"{options.runs} has no experiments; name one: {', '.join(EXPERIMENTS)}")
     for spec in specs:
-        store = Store(options.runs)
         say("\n".join(_tables(spec, store, options.format, options.trace)).rstrip())
-        for line in _left_out(store):
-            print(line, file=sys.stderr)
+    _say_left_out(store)
     return 0
 
 
@@ -183,39 +181,43 @@ def _tables(spec: Spec, store: Store, form: str, trace: bool) -> list[str]:
     return [FORMATS[form](sheet, trace) for sheet in tables_of(spec, store)]
 
 
-def _left_out(store: Store) -> list[str]:
-    return [f"left out: {problem}" for problem in store.problems.values()]
+def _say_left_out(store: Store) -> None:
+    for problem in store.problems.values():
+        print(f"left out: {problem}", file=sys.stderr)
 
 
 def _status(options: argparse.Namespace) -> int:
     spec, store = _spec(options, remembered=True), Store(options.runs)
+    if spec.name == "time":
+        say("\n".join(sheet.title for sheet in tables_of(spec, store)))
+        return 0
     plan = Plan(spec, store)
     jobs = plan.jobs()
     failed = {job.name: reason for job in jobs if (reason := store.failure(job.config)) and not plan.is_done(job)}
-    state = state_of(plan, failed, width=1)
-    rows = [("", "runs", "finished", "unfinished", "failed")]
-    for row in plan.rows:
-        own = plan.jobs_of(row)
-        done = sum(plan.is_done(job) for job in own)
-        begun = sum(not plan.is_done(job) and store.epochs_done(job.config) > 0 for job in own)
-        bad = sum(job.name in failed for job in own)
-        rows.append((f"{row.subject.name}, {row.label}", str(len(own)), str(done), str(begun), str(bad)))
-    say("\n".join(table(rows)))
-    say(f"{state.done} of {state.jobs} runs are finished{left(state)} (one at a time)")
+    say("\n".join(table([("", "runs", "finished", "unfinished", "failed"), *_counts(plan, set(failed))])))
+    state = state_of(plan, failed)
+    say(f"{state.done} of {state.jobs} runs are finished{left(state)}{' one at a time' if left(state) else ''}")
     for name, reason in failed.items():
         say(f"failed: {name}: {reason}")
-    for line in _left_out(store):
-        print(line, file=sys.stderr)
+    _say_left_out(store)
     return 0
+
+
+def _counts(plan: Plan, failed: set[str]) -> list[tuple[str, ...]]:
+    """A row of the table: its runs as far as they are known, and how they are."""
+    rows: list[tuple[str, ...]] = []
+    for row in plan.rows:
+        jobs = plan.jobs_of(row)
+        done = sum(plan.is_done(job) for job in jobs)
+        begun = sum(not plan.is_done(job) and plan.store.folder(job.config).exists() for job in jobs)
+        bad = sum(job.name in failed for job in jobs)
+        rows.append((f"{row.subject.name}, {row.label}", str(len(jobs)), str(done), str(begun), str(bad)))
+    return rows
 
 
 def _keep(options: argparse.Namespace) -> int:
     spec, store = _spec(options, remembered=True), Store(options.runs)
-    plan = Plan(spec, store)
-    runs = [run for job in plan.jobs() if (run := store.run(job.config)) is not None]
-    count = store.keep(runs, options.to)
-    spec.save(options.to)
+    count = keep(spec, store, options.to)
     say(f"{count} runs are in {options.to}")
-    for line in _left_out(store):
-        print(line, file=sys.stderr)
+    _say_left_out(store)
     return 0

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -107,6 +108,7 @@ class OnRay:
         self._ray: Any = ray
         self._store, self._data_dir = store, data_dir
         self._running: dict[str, Any] = {}
+        _check_address(address)
         # Without an address, a cluster of this machine's own, for as long as this process lives.
         environment = {"env_vars": {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}}
         try:
@@ -147,3 +149,14 @@ class OnRay:
             self._ray.wait(list(self._running.values()), num_returns=len(self._running), timeout=PATIENCE)
         self._running.clear()
         self._ray.shutdown()
+
+
+def _check_address(address: str | None) -> None:
+    """Knock at the door first: Ray itself takes minutes to find that nobody is there."""
+    host, _, port = (address or "").removeprefix("ray://").rpartition(":")
+    if not port.isdecimal():  # none, or "auto"
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=10).close()
+    except OSError as error:
+        raise ConnectionError(f"no Ray cluster at {address}: {error}") from error

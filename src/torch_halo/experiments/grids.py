@@ -55,6 +55,14 @@ def _grids(
     )
 
 
+_DIGITS = _grids(
+    l1=(5e-4, 1e-3, 2e-3, 4e-3),
+    sws=(1e-2, 2e-2, 5e-2, 1e-1),
+    halo=(3e-5, 1e-4, 3e-4, 1e-3),
+    alpha=(5e-4, 2e-3, 5e-3, 2e-2),
+    initial=(-2.0, -3.0, -4.0, -5.0),
+    decay=5e-3,
+)
 # A short training needs stronger settings than a long one: λ and thresholds have few steps to move in.
 # With a tenth of the steps and more λ would hardly leave 1, so its weight decay is raised.
 GRIDS: dict[tuple[str, str], Table[Grid]] = {
@@ -63,7 +71,7 @@ GRIDS: dict[tuple[str, str], Table[Grid]] = {
         sws=(1e-3, 2e-3, 5e-3, 1e-2),
         halo=(3e-7, 1e-6, 3e-6, 1e-5),
         alpha=(1e-4, 5e-4, 2e-3, 1e-2),
-        initial=(-3.0, -4.0, -5.0, -7.0),
+        initial=(-3.5, -4.0, -5.0, -7.0),
         decay=1.5e-3,
     ),
     ("mnist", "full"): _grids(
@@ -90,4 +98,6 @@ GRIDS: dict[tuple[str, str], Table[Grid]] = {
         initial=(-50.0, -100.0, -200.0, -400.0),
         decay=None,
     ),
+    ("digits", "small"): _DIGITS,
+    ("digits", "full"): _DIGITS,
 }

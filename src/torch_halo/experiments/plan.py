@@ -7,7 +7,8 @@ one a seed, train on the whole training set; what counts is the last epoch's tes
 
 import statistics
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from torch_halo.experiments.paper import WITHIN
 from torch_halo.experiments.spec import VALIDATION, Row, Spec, Subject
@@ -29,7 +30,7 @@ class Job:
         """The run's."""
         return self.config.name
 
-    @property
+    @cached_property
     def before(self) -> Config | None:
         """The run that must be finished first."""
         return method_of(self.config).before(self.config)
@@ -86,6 +87,7 @@ class Plan:
     spec: Spec
     store: Store
     rows: list[Row] = field(init=False)
+    _made: dict[tuple[object, ...], Job] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.rows = self.spec.rows()
@@ -96,10 +98,12 @@ class Plan:
         for job in (job for row in self.rows for job in self.jobs_of(row)):
             chain = [job]
             while (before := chain[-1].before) is not None:
-                chain.append(Job(before))
+                chain.append(self._made.setdefault((before.name,), Job(before)))
             for each in reversed(chain):
-                known = found.get(each.name, each)
-                found[each.name] = Job(each.config, tuple(dict.fromkeys([*known.levels, *each.levels])))
+                known = found.setdefault(each.name, each)
+                if not set(each.levels) <= set(known.levels):
+                    levels = tuple(dict.fromkeys([*known.levels, *each.levels]))
+                    found[each.name] = replace(known, levels=levels)
         return list(found.values())
 
     def is_done(self, job: Job) -> bool:
@@ -107,20 +111,19 @@ class Plan:
         run = self.store.run(job.config)
         return run is not None and not missing_levels(run.result, job.levels)
 
-    def unknown(self) -> Iterator[tuple[Subject, int]]:
-        """Final runs whose settings are not chosen yet: on what, and how many epochs."""
+    def unknown(self) -> Iterator[Config]:
+        """Final runs whose settings are not chosen yet, with others in their stead."""
         for row in self.rows:
             method, pending = row.grid[0], [s for s in self.spec.sparsities if self.chosen(row, s) is None]
             for sparsity in pending if method.has_target else pending[:1]:
-                config = method.config(self.spec.setup(row.subject, seed=0), sparsity)
-                yield from [(row.subject, config.training.epochs)] * self.spec.seeds
+                yield from [self._job(row.subject, method, sparsity, 0, 0.0).config] * self.spec.seeds
 
     def cell(self, row: Row, sparsity: float) -> Cell:
         """What the final runs at a sparsity say; sparsity 0 is the network as trained."""
         method = self.chosen(row, sparsity)
         if method is None:
             return Cell(row, sparsity, asked=self.spec.seeds)
-        found = [self.store.run(config) for config in self._finals(row, method, sparsity)]
+        found = [self.store.run(job.config) for job in self._finals(row, method, sparsity)]
         runs = [run for run in found if run is not None and (not sparsity or run.at(sparsity))]
         return Cell(row, sparsity, method, tuple(runs), self.spec.seeds)
 
@@ -161,18 +164,20 @@ class Plan:
                 found += [self._trial(row, method, sparsity) for method in row.grid]
             chosen = self.chosen(row, sparsity)
             if chosen is not None:
-                levels = self._measured(chosen, sparsity)
-                found += [Job(config, levels) for config in self._finals(row, chosen, sparsity)]
+                found += self._finals(row, chosen, sparsity)
         return list({job.name: job for job in found}.values())
 
     def _trial(self, row: Row, method: Method, sparsity: float) -> Job:
-        setup = self.spec.setup(row.subject, seed=0, validation=VALIDATION)
-        return Job(method.config(setup, sparsity), self._measured(method, sparsity))
+        return self._job(row.subject, method, sparsity, 0, VALIDATION)
 
-    def _finals(self, row: Row, method: Method, sparsity: float) -> list[Config]:
-        setups = [self.spec.setup(row.subject, seed=seed) for seed in range(self.spec.seeds)]
-        return [method.config(setup, sparsity) for setup in setups]
+    def _finals(self, row: Row, method: Method, sparsity: float) -> list[Job]:
+        return [self._job(row.subject, method, sparsity, seed, 0.0) for seed in range(self.spec.seeds)]
 
-    def _measured(self, method: Method, sparsity: float) -> tuple[float, ...]:
-        """A training towards no target serves all sparsities."""
-        return (sparsity,) if method.has_target else self.spec.sparsities
+    def _job(self, subject: Subject, method: Method, sparsity: float, seed: int, validation: float) -> Job:
+        key = (subject.name, method, sparsity, seed, validation)
+        if key not in self._made:  # a plan is looked at every second, and names are checksums
+            # A training towards no target serves all sparsities.
+            levels = (sparsity,) if method.has_target else self.spec.sparsities
+            setup = self.spec.setup(subject, seed=seed, validation=validation)
+            self._made[key] = Job(method.config(setup, sparsity), levels)
+        return self._made[key]

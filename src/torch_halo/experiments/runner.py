@@ -11,7 +11,7 @@ from torch_halo.experiments.plan import Job, Plan
 from torch_halo.training.config import Config
 from torch_halo.training.signals import Stopped, stop_signals
 
-LOOK_EVERY = 1.0  # seconds
+LOOK_EVERY, TELL_EVERY = 1.0, 5.0  # seconds
 FIRST_GUESS = 10.0  # seconds an epoch, before any is done
 
 
@@ -51,6 +51,7 @@ class Runner:
     engine: Engine
     failed: dict[str, str] = field(default_factory=dict)
     _running: dict[str, tuple[Job, float]] = field(default_factory=dict)  # with when it was started
+    _told: float = 0.0  # when
     _besides: list[float] = field(default_factory=list)  # seconds that runs took besides their training
 
     def run(self, show: Show) -> dict[str, str]:
@@ -60,11 +61,14 @@ class Runner:
                 self.plan.store.note_failure(job.config, None)
         with stop_signals() as wish:
             try:
-                while self._fill() and wish.signum is None:
+                self._fill()
+                while self._running and wish.signum is None:
                     ended = self.engine.ended(LOOK_EVERY)
                     for name, problem in ended.items():
                         self._end(name, problem, show)
-                    show.state(self.state())
+                    if ended:
+                        self._fill()
+                    self._tell(show, at_once=bool(ended))
             finally:
                 self.engine.stop()
             if wish.signum is not None:
@@ -76,14 +80,18 @@ class Runner:
         besides = statistics.fmean(self._besides) if self._besides else 0.0
         return state_of(self.plan, self.failed, running=len(self._running), width=self.engine.width, besides=besides)
 
-    def _fill(self) -> bool:
-        """Start what can be started; returns whether anything runs."""
-        if self.engine.has_room():
-            for job in self.plan.jobs():
-                if self._is_ready(job) and self.engine.has_room():
-                    self._running[job.name] = job, time.monotonic()
-                    self.engine.start(job)
-        return bool(self._running)
+    def _tell(self, show: Show, *, at_once: bool) -> None:
+        # Not every second: counting takes its time, and the cores have better things to do.
+        if at_once or time.monotonic() - self._told >= TELL_EVERY:
+            show.state(self.state())
+            self._told = time.monotonic()
+
+    def _fill(self) -> None:
+        """Start what can be started."""
+        for job in self.plan.jobs():
+            if self.engine.has_room() and self._is_ready(job):
+                self._running[job.name] = job, time.monotonic()
+                self.engine.start(job)
 
     def _is_ready(self, job: Job) -> bool:
         if job.name in self._running or job.name in self.failed or self.plan.is_done(job):
@@ -118,8 +126,9 @@ def state_of(plan: Plan, failed: dict[str, str], *, running: int = 0, width: int
         todo = job.config.training.epochs - plan.store.epochs_done(job.config)
         left += besides + max(todo, 0) * speed.of(job.config)
     unknown = list(plan.unknown())
-    for subject, more in unknown:
-        epochs, left = epochs + more, left + besides + more * speed.of(plan.spec.setup(subject, seed=0))
+    for config in unknown:
+        epochs += config.training.epochs
+        left += besides + config.training.epochs * speed.of(config)
     return State(
         jobs=len(jobs) + len(unknown),
         done=len(done),
@@ -140,7 +149,8 @@ class _Speed:
             run = plan.store.run(job.config)
             if run is not None and run.config.training.epochs:
                 found[_kind(job.config)].append(run.result["seconds"] / run.config.training.epochs)
-        self._mean = {kind: sum(times) / len(times) for kind, times in found.items()}
+        self._mean = {kind: statistics.fmean(times) for kind, times in found.items()}
+        self._overall = statistics.fmean(self._mean.values()) if self._mean else FIRST_GUESS
 
     @property
     def is_known(self) -> bool:
@@ -149,9 +159,8 @@ class _Speed:
 
     def of(self, config: Config) -> float:
         """Of this one's kind, or of all."""
-        overall = sum(self._mean.values()) / len(self._mean) if self._mean else FIRST_GUESS
-        return self._mean.get(_kind(config), overall)
+        return self._mean.get(_kind(config), self._overall)
 
 
 def _kind(config: Config) -> str:
-    return f"{config.model} {config.data.name}"
+    return f"{config.model.name} {config.model.options} {config.data.name}"

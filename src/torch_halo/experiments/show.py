@@ -1,10 +1,13 @@
 """What an experiment's stored runs show."""
 
+from pathlib import Path
+
 from torch_halo.experiments.plan import Plan
 from torch_halo.experiments.spec import Spec, saved_specs
 from torch_halo.experiments.store import Store
 from torch_halo.experiments.tables import FORMATS, Sheet, sheets
-from torch_halo.experiments.timing import timing_sheets
+from torch_halo.experiments.timing import timing_path, timing_sheets
+from torch_halo.files import write_whole
 
 RESULTS_HEAD = """# Results
 
@@ -15,7 +18,25 @@ its figures come from: the folders of the runs, with their settings, seeds, figu
 
 def tables_of(spec: Spec, store: Store) -> list[Sheet]:
     """An experiment's tables."""
-    return timing_sheets(spec, store.path) if spec.name == "time" else sheets(Plan(spec, store))
+    return timing_sheets(spec, store) if spec.name == "time" else sheets(Plan(spec, store))
+
+
+def keep(spec: Spec, store: Store, other: Path) -> int:
+    """Copy what is small of an experiment's runs (trials too) to another store; returns how many there were."""
+    if spec.name == "time":
+        times = [timing_path(spec, subject, store.path) for subject in spec.subjects()]
+        there = [path for path in times if path.exists()]
+        (other / "timings").mkdir(parents=True, exist_ok=True)
+        for path in there:
+            write_whole(other / "timings" / path.name, path.read_bytes())
+        count = len(there)
+    else:
+        jobs = Plan(spec, store).jobs()
+        count = store.keep([run for job in jobs if (run := store.run(job.config)) is not None], other)
+        for job in jobs:
+            Store(other).note_failure(job.config, store.failure(job.config))
+    spec.save(other)
+    return count
 
 
 def results_page(store: Store) -> str:

@@ -18,6 +18,7 @@ from torch_halo.training.settings import Data, Model, Training
 VALIDATION = 0.1  # of the training set, to choose settings on
 SPARSITIES = (0.9, 0.95, 0.97, 0.98, 0.99)
 CURVE = (0.5, 0.7, 0.8, 0.9, 0.95, 0.97, 0.98, 0.99)
+PLAIN = Config(training=Training(epochs=60, batch_size=64))  # for data that the paper does not have
 MNIST_ROWS = ("dense", "random-init", "lottery", "l1", "sws", "halo")
 CIFAR_ROWS = ("dense", "grasp", "random-init", "lottery", "dst", "l1", "mcp", "sws", "halo")
 
@@ -42,13 +43,18 @@ class Subject:
 
 @dataclass(frozen=True)
 class Scale:
-    """What is run unless flags say otherwise."""
+    """The networks there are, and what is run unless flags say otherwise."""
 
     subjects: tuple[Subject, ...]
     methods: tuple[str, ...]
     epochs: int
     seeds: int
     sparsities: tuple[float, ...] = SPARSITIES
+    models: tuple[str, ...] = ()  # all, if none is named
+
+    def names(self) -> tuple[str, ...]:
+        """The networks' names."""
+        return tuple(dict.fromkeys(subject.model.name for subject in self.subjects))
 
 
 @dataclass(frozen=True)
@@ -67,7 +73,9 @@ def _subjects(data: tuple[str, ...], *models: Model) -> tuple[Subject, ...]:
 _LENETS = _subjects(("mnist",), *(Model(name) for name in ("lenet-300-100", "lenet-5-caffe", "lenet-5")))
 _FULL_CIFAR = _subjects(("cifar10", "cifar100"), Model("vgg16"), Model("resnet"))
 _SMALL_CIFAR = _subjects(("cifar10",), Model("vgg16", {"width": 0.125}), Model("resnet", {"depth": 20}))
-_SMALL_VGG, _FULL_VGG = _SMALL_CIFAR[:1], _subjects(("cifar100",), Model("vgg16"))
+_FULL_VGG = _subjects(("cifar100",), Model("vgg16"))
+_FIRST = ("lenet-300-100",)
+_DIGITS = _subjects(("digits",), Model("lenet-300-100"))
 
 EXPERIMENTS: Table[Experiment] = Table(
     "experiment",
@@ -76,14 +84,21 @@ EXPERIMENTS: Table[Experiment] = Table(
             "Accuracy by sparsity on MNIST (the paper's table 1)",
             {
                 "full": Scale(_LENETS, MNIST_ROWS, epochs=250, seeds=5),
-                "small": Scale(_LENETS[:1], MNIST_ROWS, epochs=10, seeds=3),
+                "small": Scale(_LENETS, MNIST_ROWS, epochs=10, seeds=3, models=_FIRST),
             },
         ),
         "table2": Experiment(
             "Accuracy by sparsity on CIFAR (the paper's table 2)",
             {
                 "full": Scale(_FULL_CIFAR, CIFAR_ROWS, epochs=160, seeds=5),
-                "small": Scale(_SMALL_VGG, ("dense", "lottery", "l1", "halo"), 3, seeds=1, sparsities=(0.9, 0.95)),
+                "small": Scale(
+                    _SMALL_CIFAR,
+                    ("dense", "lottery", "l1", "halo"),
+                    epochs=3,
+                    seeds=1,
+                    sparsities=(0.9, 0.95),
+                    models=("vgg16",),
+                ),
             },
         ),
         "time": Experiment(
@@ -103,16 +118,23 @@ EXPERIMENTS: Table[Experiment] = Table(
             "Accuracy against sparsity",
             {
                 "full": Scale(_FULL_VGG, CIFAR_ROWS, epochs=160, seeds=5, sparsities=CURVE),
-                "small": Scale(_LENETS[:1], ("dense", "l1", "sws", "halo"), epochs=10, seeds=3, sparsities=CURVE),
+                "small": Scale(_LENETS, ("dense", "l1", "sws", "halo"), 10, seeds=3, sparsities=CURVE, models=_FIRST),
             },
         ),
         "strength-grid": Experiment(
             "Accuracy over a grid of strengths, ξ = ψ",
             {
                 "full": Scale(_FULL_VGG, ("halo",), epochs=160, seeds=5),
-                "small": Scale(_LENETS[:1], ("halo",), epochs=10, seeds=3),
+                "small": Scale(_LENETS, ("halo",), epochs=10, seeds=3, models=_FIRST),
             },
             is_grid=True,
+        ),
+        "digits": Experiment(
+            "Every method on scikit-learn's digits: needs no download, and minutes",
+            {
+                "full": Scale(_DIGITS, tuple(METHODS), epochs=60, seeds=5),
+                "small": Scale(_DIGITS, tuple(METHODS), epochs=20, seeds=1, sparsities=(0.9, 0.95)),
+            },
         ),
     },
 )
@@ -144,14 +166,11 @@ class Spec:
     def __post_init__(self) -> None:
         SCALES[self.scale]
         scale = EXPERIMENTS[self.name].scales[self.scale]
-        every = EXPERIMENTS[self.name].scales["full"].subjects
-        models = self.models or tuple(dict.fromkeys(subject.model.name for subject in scale.subjects))
+        models, known = self.models or scale.models or scale.names(), scale.names()
         for name in models:
-            known = list(dict.fromkeys(subject.model.name for subject in every))
             if name not in known:
-                raise ValueError(
-                    f"{self.name} has no model {name!r}; it has {', '.join(known)}{did_you_mean(name, known)}"
-                )
+                there = f"it has {', '.join(known)}{did_you_mean(name, known)}"
+                raise ValueError(f"{self.name} has no model {name!r}; {there}")
         methods = self.methods or scale.methods
         for name in methods:
             METHODS[name]
@@ -169,19 +188,14 @@ class Spec:
         return EXPERIMENTS[self.name]
 
     def subjects(self) -> list[Subject]:
-        """The networks that are named: the scale's, or the full ones where the scale has none of that name."""
-        scales = self.experiment.scales
-        found = [subject for subject in scales[self.scale].subjects if subject.model.name in self.models]
-        there = {subject.model.name for subject in found}
-        more = [s for s in scales["full"].subjects if s.model.name in self.models and s.model.name not in there]
-        data = {subject.data for subject in scales[self.scale].subjects}
-        return found + [subject for subject in more if subject.data in data]
+        """The networks that are named."""
+        return [s for s in self.experiment.scales[self.scale].subjects if s.model.name in self.models]
 
     def rows(self) -> list[Row]:
         """The table's rows."""
         found = []
         for subject in self.subjects():
-            grids = GRIDS[DATA_KINDS[subject.data], self.scale]
+            grids = GRIDS[DATA_KINDS.get(subject.data, subject.data), self.scale]
             for name in self.methods:
                 whole_grid = Row(subject, name, name, grids[name])
                 found += _one_by_one(whole_grid) if self.experiment.is_grid else [whole_grid]
@@ -189,7 +203,8 @@ class Spec:
 
     def setup(self, subject: Subject, *, seed: int, validation: float = 0.0) -> Config:
         """The settings of a plain training: the paper's, with milestones where the training is shorter."""
-        base = paper(subject.data, subject.model.name, None)
+        is_papers = subject.data in DATA_KINDS
+        base = paper(subject.data, subject.model.name, None) if is_papers else PLAIN
         schedule = Steps() if self.scale == "small" else base.schedule.stretched(self.epochs / base.training.epochs)
         return replace(
             base,
@@ -216,7 +231,7 @@ def describe(method: object) -> str:
     for key, value in vars(method).items():
         if key == "penalty":
             found |= {name: getattr(value, name) for name in ("xi", "gamma", "a") if hasattr(value, name)}
-        elif value is not None and value != getattr(type(method), key, None):
+        elif key != "dense_epochs" and value is not None and value != getattr(type(method), key, None):
             found[key] = value
     return " ".join(
         f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}" for key, value in found.items()

@@ -111,7 +111,7 @@ def shown(cell: Cell) -> str:
 def _remark(cell: Cell) -> str:
     """What is to be said of a method that cannot aim at a sparsity."""
     if cell.reached is not None and abs(cell.reached - cell.sparsity) > NEAR:
-        return f"has {cell.reached:.2%} zeros: it left more than were asked for"
+        return f"has {cell.reached:.2%} zeros, not as many as were asked for"
     is_learned = cell.row.method in ("dst", "str")
     if is_learned and cell.own is not None and cell.own < cell.sparsity - NEAR:
         return f"left {cell.own:.2%} zeros by itself; the threshold cut the rest"

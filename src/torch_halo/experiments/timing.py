@@ -5,6 +5,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import torch
 
 from torch_halo.experiments.paper import SECONDS
 from torch_halo.experiments.spec import Spec, Subject
+from torch_halo.experiments.store import Store
 from torch_halo.experiments.tables import MISSING, Sheet, Source
 from torch_halo.files import locked, write_whole
 from torch_halo.training.config import Config
@@ -21,7 +23,6 @@ from torch_halo.training.session import Session, initial_network, load_data, sta
 from torch_halo.training.signals import Stopped, stop_signals
 
 ROUNDS = 40  # of an epoch
-Round = Mapping[str, float]  # seconds a step, by method
 
 
 def configs(spec: Spec, subject: Subject) -> dict[str, Config]:
@@ -32,11 +33,27 @@ def configs(spec: Spec, subject: Subject) -> dict[str, Config]:
 
 
 def timing_path(spec: Spec, subject: Subject, store: Path) -> Path:
-    """Where the times are kept: by what is timed, on how many threads."""
-    names = [config.name for config in configs(spec, subject).values()]
-    told = json.dumps([names, torch.get_num_threads()])
+    """Where the times are kept: by what is timed."""
+    told = json.dumps([config.name for config in configs(spec, subject).values()])
     name = f"{subject.data}-{subject.model.name}-{hashlib.sha256(told.encode()).hexdigest()[:10]}"
     return store / "timings" / f"{name}.json"
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds a step by method, round by round; an epoch has `steps`."""
+
+    threads: int
+    steps: int
+    rounds: tuple[dict[str, float], ...] = ()
+
+    def seconds(self, method: str) -> float:
+        """Of an epoch."""
+        return self.steps * statistics.fmean(each[method] for each in self.rounds)
+
+    def ratio(self, method: str) -> float:
+        """To the dense training in the same round, the median."""
+        return statistics.median(each[method] / each["dense"] for each in self.rounds)
 
 
 def measure_times(spec: Spec, store: Path, data_dir: Path | None, done: Callable[[str, int, int], None]) -> None:
@@ -45,16 +62,24 @@ def measure_times(spec: Spec, store: Path, data_dir: Path | None, done: Callable
         path = timing_path(spec, subject, store)
         path.parent.mkdir(parents=True, exist_ok=True)
         with locked(path.parent, wait=False), stop_signals() as wish:
-            rounds = read_rounds(path)
-            if len(rounds) >= ROUNDS:
+            times = read_times(path)
+            if times is not None and len(times.rounds) == ROUNDS:
                 continue
             timed = _Timed(configs(spec, subject), data_dir)
-            while len(rounds) < ROUNDS:
-                rounds.append(timed.round(len(rounds)))
-                write_whole(path, json.dumps({"steps": timed.steps, "rounds": rounds}, indent=1) + "\n")
-                done(subject.name, len(rounds), ROUNDS)
+            times = times or Times(torch.get_num_threads(), timed.steps)
+            _check_threads(times, path)
+            while len(times.rounds) < ROUNDS:
+                times = replace(times, rounds=(*times.rounds, timed.round(len(times.rounds))))
+                write_whole(path, json.dumps(asdict(times), indent=1) + "\n")
+                done(subject.name, len(times.rounds), ROUNDS)
                 if wish.signum is not None:
-                    raise Stopped(f"stopped after {len(rounds)} of {ROUNDS} rounds, which are kept", wish.signum)
+                    raise Stopped(f"stopped after {len(times.rounds)} of {ROUNDS} rounds, which are kept", wish.signum)
+
+
+def _check_threads(times: Times, path: Path) -> None:
+    now = torch.get_num_threads()
+    if times.threads != now:
+        raise ValueError(f"{path} was begun with {times.threads} threads, not {now}: OMP_NUM_THREADS={times.threads}")
 
 
 class _Timed:
@@ -108,35 +133,38 @@ class _Nobody:
         pass
 
 
-def read_rounds(path: Path) -> list[dict[str, float]]:
-    """The rounds that are there."""
+def read_times(path: Path) -> Times | None:
+    """The times that are there."""
     if not path.exists():
-        return []
+        return None
     try:
-        found = json.loads(path.read_text())["rounds"]
-        return [{str(name): float(seconds) for name, seconds in each.items()} for each in found]
+        found = json.loads(path.read_text())
+        rounds = tuple({str(name): float(seconds) for name, seconds in each.items()} for each in found["rounds"])
+        return Times(int(found["threads"]), int(found["steps"]), rounds)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path}: expected times by method; found a damaged file ({error})") from error
 
 
-def timing_sheets(spec: Spec, store: Path) -> list[Sheet]:
+def timing_sheets(spec: Spec, store: Store) -> list[Sheet]:
     """The times beside the paper's."""
     return [_sheet(spec, subject, store) for subject in spec.subjects()]
 
 
-def _sheet(spec: Spec, subject: Subject, store: Path) -> Sheet:
-    path = timing_path(spec, subject, store)
-    rounds = read_rounds(path)
-    steps = json.loads(path.read_text())["steps"] if rounds else 0
+def _sheet(spec: Spec, subject: Subject, store: Store) -> Sheet:
+    path, times = timing_path(spec, subject, store.path), None
+    try:
+        times = read_times(path)
+    except ValueError as error:
+        store.problems[path] = str(error)
     body, sources = [], []
     for name in configs(spec, subject):
-        seconds = f"{steps * statistics.fmean(each[name] for each in rounds):.1f}" if rounds else MISSING
-        relative = [each[name] / each["dense"] for each in rounds if "dense" in each]
-        ratio = f"{statistics.median(relative):.2f}" if relative else MISSING
         reported = f"{SECONDS[name] / SECONDS['dense']:.2f}" if name in SECONDS else ""
+        is_there = times is not None and bool(times.rounds) and name in times.rounds[0]
+        seconds = f"{times.seconds(name):.1f}" if times is not None and is_there else MISSING
+        is_compared = is_there and times is not None and "dense" in times.rounds[0]
+        ratio = f"{times.ratio(name):.2f}" if times is not None and is_compared else MISSING
         body.append((name, seconds, ratio, reported))
-        sources.append(Source(name, 0.0, "", ratio, (path.stem,) if rounds else ()))
-    threads = torch.get_num_threads()
-    title = f"{subject.name}: seconds an epoch, {len(rounds)} of {ROUNDS} rounds in turns, {threads} threads"
+        sources.append(Source(name, 0.0, "", ratio, (f"timings/{path.stem}",) if is_there else ()))
+    how = f"{len(times.rounds)} of {ROUNDS} rounds in turns, {times.threads} threads" if times else "not measured yet"
     header = ("method", "seconds", "relative to dense (median)", "paper's")
-    return Sheet(title, header, tuple(body), tuple(sources))
+    return Sheet(f"{subject.name}: seconds an epoch, {how}", header, tuple(body), tuple(sources))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from torch_halo.experiments.plan import Job
+from torch_halo.experiments.store import read_run
 from torch_halo.methods import method_of
 from torch_halo.models import read_weights
 from torch_halo.training.config import Config
@@ -43,13 +44,22 @@ def do(job: Job, store: Path, data_dir: Path | None, parent: int | None = None) 
     """Train, or go on, and measure; what is there already is not done again."""
     config = job.config
     folder, method = RunFolder(store / config.name), method_of(config)
-    if folder.result() is None:
+    if (folder.path / "result.json").exists():
+        _check(folder.path)
+    else:
         first = method.before(config)
         before = None if first is None else read_weights(RunFolder(store / first.name).model)
         begin = partial(method.begin, config=config, before=before)
         run(config, folder.path, Quiet(parent), Inputs(data_dir), begin=begin)
     add_levels(folder.path, job.levels, data_dir)
     folder.checkpoint.unlink(missing_ok=True)  # of a finished run nobody needs it
+
+
+def _check(path: Path) -> None:
+    try:
+        read_run(path)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{error}; remove {path} to have it run again") from error
 
 
 def encoded(job: Job, store: Path, data_dir: Path | None) -> str:

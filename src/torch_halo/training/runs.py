@@ -1,6 +1,5 @@
 """A run: a training in a folder, which goes on where it was."""
 
-import resource
 import sys
 import time
 import warnings
@@ -169,10 +168,14 @@ def _finish(session: Session, folder: RunFolder) -> None:
     together(session.fabric, write)
 
 
-def _peak_memory(device: torch.device) -> int:
+def _peak_memory(device: torch.device) -> int | None:
     """The most bytes that this process has held, on its device if that has memory of its own."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
+    try:
+        import resource
+    except ImportError:  # Windows does not tell
+        return None
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 

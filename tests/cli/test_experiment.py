@@ -1,0 +1,125 @@
+"""`halo experiment`, with results made by hand."""
+
+import json
+
+import pytest
+from stored import finished
+
+from torch_halo.cli import main
+from torch_halo.experiments.plan import Plan
+from torch_halo.experiments.spec import Spec
+from torch_halo.experiments.store import Store
+
+FLAGS = ["--methods", "dense", "lottery", "--sparsities", "0.9", "--seeds", "1", "--epochs", "2"]
+
+
+@pytest.fixture
+def plan(tmp_path):
+    spec = Spec("digits", methods=("dense", "lottery"), sparsities=(0.9,), seeds=1, epochs=2)
+    plan = Plan(spec, Store(tmp_path / "runs"))
+    for job in plan.jobs():
+        finished(plan.store, job, lambda s: 97.0 - s)
+    spec.save(plan.store.path)
+    return plan
+
+
+def said(capsys, *arguments):
+    code = main(["experiment", *map(str, arguments)])
+    found = capsys.readouterr()
+    return code, found.out, found.err
+
+
+def test_running_what_is_there_shows_it(plan, capsys):
+    code, out, err = said(capsys, "digits", *FLAGS, "--runs", plan.store.path)
+    assert (code, err) == (0, "")
+    assert out.splitlines()[0] == "2 of 2 runs are there"
+    assert out.splitlines()[-1].split() == ["lottery", "4", "96.10", "<", "90", "%"]
+
+
+def test_show_remembers_what_was_asked_for(plan, capsys):
+    _, out, _ = said(capsys, "show", "digits", "--runs", plan.store.path)
+    assert "lenet-300-100 on digits: test accuracy in percent by sparsity, 2 epochs, 1 seed" in out
+    _, out, _ = said(capsys, "show", "digits", "--runs", plan.store.path, "--methods", "dense")
+    assert "lottery" not in out
+    _, out, _ = said(capsys, "show", "--runs", plan.store.path, "--trace")
+    assert plan.jobs()[1].name in out
+    _, out, _ = said(capsys, "show", "--runs", plan.store.path, "--format", "markdown")
+    assert out.startswith("# Results\n")
+    for form in ("csv", "latex", "markdown"):
+        code, out, _ = said(capsys, "show", "digits", "--format", form, "--runs", plan.store.path)
+        assert code == 0
+        assert "96.10" in out
+
+
+def test_a_corrupted_result_is_named_and_left_out(plan, capsys):
+    folder = plan.store.folder(plan.jobs()[1].config)
+    (folder / "result.json").write_text((folder / "result.json").read_text()[:100])
+    code, out, err = said(capsys, "show", "digits", "--runs", plan.store.path)
+    assert code == 0
+    assert out.splitlines()[-1].split() == ["lottery", "–", "–", "–"]
+    assert f"left out: {folder}/result.json: expected JSON; found a damaged file" in err
+    _, out, err = said(capsys, "status", "digits", "--runs", plan.store.path)
+    assert "1 of 2 runs are finished" in out
+    assert "left out" in err
+
+
+def test_status(plan, capsys):
+    lottery = plan.jobs()[1].config
+    folder = plan.store.folder(lottery)
+    (folder / "result.json").unlink()
+    plan.store.note_failure(lottery, "ValueError: no")
+    _, out, _ = said(capsys, "status", "digits", "--runs", plan.store.path)
+    lines = out.splitlines()
+    assert lines[0].split() == ["runs", "finished", "unfinished", "failed"]
+    assert lines[1].split()[-4:] == ["1", "1", "0", "0"]
+    assert lines[2].split()[-4:] == ["1", "0", "1", "1"]
+    assert lines[3].startswith("1 of 2 runs are finished")
+    assert lines[4] == f"failed: {lottery.name}: ValueError: no"
+
+
+def test_keep_copies_results_without_weights(plan, capsys, tmp_path):
+    code, out, _ = said(capsys, "keep", "digits", "--runs", plan.store.path, "--to", tmp_path / "kept")
+    assert (code, out) == (0, f"2 runs are in {tmp_path / 'kept'}\n")
+    _, ours, _ = said(capsys, "show", "digits", "--runs", plan.store.path)
+    _, kept, _ = said(capsys, "show", "digits", "--runs", tmp_path / "kept")
+    assert ours == kept
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["tabel1"], 2, "unknown experiment 'tabel1'; known: table1, table2, time, sparsity-curve, strength-grid, "
+         "digits, show, status, keep; did you mean table1"),
+        (["show", "tabel1"], 2, "unknown experiment 'tabel1'; known: table1"),
+        (["digits", "--methods", "hallo"], 1, "unknown method 'hallo'; known: dense, random-init"),
+        (["digits", "--models", "vgg16"], 1, "digits has no model 'vgg16'; it has lenet-300-100"),
+        (["digits", "--sparsities", "95"], 1, "sparsities must be a finite number above 0 and below 1; received 95.0"),
+        (["digits", "--seeds", "0"], 1, "--seeds must be a whole number, at least 1; received 0"),
+        (["digits", "--jobs", "0"], 1, "jobs must be a whole number, at least 1; received 0"),
+        (["digits", "--address", "here"], 1, "--address is for --engine ray"),
+        (["digits", "--sparsitys", "0.9"], 2, "unknown flag --sparsitys; did you mean --sparsities"),
+        (["show", "--runs", "nowhere"], 1, "nowhere has no experiments; name one: table1"),
+    ],
+)  # fmt: skip
+def test_bad_input(arguments, code, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found, _, err = said(capsys, *arguments)
+    assert found == code
+    assert message in err
+    assert not list(tmp_path.iterdir())
+
+
+def test_help(capsys):
+    for arguments in (["--help"], ["table1", "--help"], ["show", "--help"]):
+        with pytest.raises(SystemExit) as stopped:
+            main(["experiment", *arguments])
+        assert stopped.value.code == 0
+        assert "experiment" in capsys.readouterr().out
+
+
+def test_a_store_that_remembers_nonsense(plan, capsys):
+    path = plan.store.path / "experiments" / "digits-small.json"
+    path.write_text(json.dumps({"name": "digits", "colour": "red"}))
+    code, _, err = said(capsys, "show", "digits", "--runs", plan.store.path)
+    assert code == 1
+    assert "digits-small.json: expected an experiment as it was asked for" in err

@@ -1,0 +1,293 @@
+"""The runner: what is missing is run, what is unfinished goes on, what is there is left; in processes and on Ray."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from examples_of_methods import example
+from processes import ENVIRONMENT
+from stored import Here, Nothing
+
+from torch_halo.data.idx import FILES
+from torch_halo.experiments import engines
+from torch_halo.experiments.engines import Local, OnRay
+from torch_halo.experiments.plan import Job, Plan
+from torch_halo.experiments.runner import Runner, state_of
+from torch_halo.experiments.spec import Spec
+from torch_halo.experiments.store import Store
+from torch_halo.experiments.work import do, encoded
+from torch_halo.methods import METHODS
+from torch_halo.models import read_weights
+from torch_halo.training.runs import run as train_run
+
+SPEC = Spec("digits", methods=("dense", "lottery", "gmp"), sparsities=(0.9,), seeds=1, epochs=1)
+MNIST = Spec("table1", methods=("dense",), sparsities=(0.9,), seeds=1, epochs=1)
+
+
+def broken(folder):
+    """Data that cannot be read."""
+    (folder / "data" / "mnist").mkdir(parents=True)
+    for name in FILES:
+        (folder / "data" / "mnist" / name).write_bytes(b"nonsense" * 4)
+    return folder / "data"
+
+
+def ran(spec, folder, **options):
+    store = Store(folder)
+    runner, show = Runner(Plan(spec, store), Here(store, **options)), Nothing()
+    failed = runner.run(show)
+    return runner, show, failed
+
+
+def weights(store, config):
+    return read_weights(store.folder(config) / "model.safetensors")
+
+
+def test_what_is_missing_is_run_and_what_is_there_is_left(tmp_path):
+    runner, show, failed = ran(SPEC, tmp_path)
+    assert not failed
+    assert len(runner.engine.done) == 1 + 1 + 4 + 1
+    assert show.states[-1].done == show.states[-1].jobs == 7
+    assert show.states[0].jobs == 7  # the final run of GMP is counted before its settings are known
+    assert show.states[-1].share == 1
+    assert [problem for _, problem in show.ends] == [None] * 7
+    plan = runner.plan
+    for row in plan.rows:
+        cell = plan.cell(row, 0.9)
+        assert cell.mean > 30
+        assert cell.reached == pytest.approx(0.9, abs=1e-5)
+        assert round(cell.reached * 50_200) == 45_180
+    again, _, _ = ran(SPEC, tmp_path)
+    assert again.engine.done == []
+    assert not list(tmp_path.rglob("last.pt"))
+
+
+def test_another_sparsity_of_a_dense_run_is_measured_not_trained(tmp_path):
+    spec = Spec("digits", methods=("dense",), sparsities=(0.9,), seeds=1, epochs=1)
+    ran(spec, tmp_path)
+    (job,) = Plan(spec, Store(tmp_path)).jobs()
+    before = (tmp_path / job.name / "model.safetensors").stat().st_mtime_ns
+    wider = Spec("digits", methods=("dense",), sparsities=(0.5, 0.9), seeds=1, epochs=1)
+    runner, _, _ = ran(wider, tmp_path)
+    assert [job.levels for job in runner.engine.done] == [(0.5, 0.9)]
+    assert (tmp_path / job.name / "model.safetensors").stat().st_mtime_ns == before
+    levels = json.loads((tmp_path / job.name / "result.json").read_text())["pruned"]
+    assert [level["asked"] for level in levels] == [0.9, 0.5]
+
+
+def test_a_failed_run_stops_what_needs_it_and_nothing_else(tmp_path):
+    runner, show, failed = ran(SPEC, tmp_path, fails=("dense",))
+    assert [name.split("-")[4] for name in failed] == ["dense"]
+    assert len(runner.engine.done) == 1 + 4 + 1  # no lottery without its dense run
+    assert show.states[-1].failed == 1
+    plan = runner.plan
+    assert plan.cell(plan.rows[1], 0.9).mean is None
+    assert plan.cell(plan.rows[2], 0.9).mean is not None
+    assert plan.store.failure(plan.jobs()[0].config) == "ValueError: it was made to fail"
+    # The next time it is tried again.
+    again, _, failed = ran(SPEC, tmp_path)
+    assert not failed
+    assert len(again.engine.done) == 2
+    assert plan.store.failure(plan.jobs()[0].config) is None
+
+
+def test_a_run_that_leaves_no_result_has_failed(tmp_path):
+    class Lazy(Here):
+        def start(self, job):
+            self._ended[job.name] = None
+
+    store = Store(tmp_path)
+    spec = Spec("digits", methods=("dense",), sparsities=(0.9,), seeds=1, epochs=1)
+    failed = Runner(Plan(spec, store), Lazy(store)).run(Nothing())
+    assert list(failed.values()) == ["it ended without a result"]
+
+
+def test_a_damaged_result_is_not_overwritten(tmp_path):
+    spec = Spec("digits", methods=("dense",), sparsities=(0.9,), seeds=1, epochs=1)
+    runner, _, _ = ran(spec, tmp_path)
+    path = tmp_path / runner.plan.jobs()[0].name / "result.json"
+    path.write_text(path.read_text()[:50])
+    with pytest.raises(ValueError, match=r"result\.json: expected JSON; .*; remove .* to have it run again"):
+        ran(spec, tmp_path)
+    assert len(path.read_text()) == 50
+
+
+class Interrupted(Exception):
+    pass
+
+
+@pytest.mark.filterwarnings("ignore:λ lies between")  # two epochs are few
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_goes_on_to_the_same_bits(name, tmp_path, monkeypatch):
+    spec = Spec("digits", methods=("dense",), sparsities=(0.9,), seeds=1, epochs=2)
+    setup = spec.setup(spec.subjects()[0], seed=0)
+    job = Job(example(name).config(setup, 0.9), (0.9,))
+    chain = [job]
+    while chain[0].before is not None:
+        chain.insert(0, Job(chain[0].before))
+    chain = chain[-2:]  # of an iterative lottery the last round will do
+    if chain[0].before is not None:
+        pytest.skip("the iterative lottery's rounds are lotteries")
+    for place in ("left alone", "interrupted"):
+        for each in chain[:-1]:
+            do(each, tmp_path / place, None)
+    do(job, tmp_path / "left alone", None)
+
+    def killed_after_seven_steps(config, path, display, inputs, begin):
+        def stepped(session):
+            if session.step == 7:
+                raise Interrupted
+
+        display.stepped = stepped
+        return train_run(config, path, display, inputs, save_every=0, begin=begin)
+
+    monkeypatch.setattr("torch_halo.experiments.work.run", killed_after_seven_steps)
+    with pytest.raises(Interrupted):
+        do(job, tmp_path / "interrupted", None)
+    monkeypatch.undo()
+    do(job, tmp_path / "interrupted", None)
+    one, other = (weights(Store(tmp_path / place), job.config) for place in ("left alone", "interrupted"))
+    assert all(torch.equal(one[key], other[key]) for key in one)
+    assert one.keys() == other.keys()
+    zeros = sum(int((value == 0).sum()) for key, value in one.items() if "weight" in key)
+    level = json.loads((tmp_path / "interrupted" / job.name / "result.json").read_text())["pruned"][0]
+    assert level["zeros"] == max(45_180, zeros)
+
+
+# Processes
+
+
+def command(folder):
+    spec = ["--methods", "dense", "lottery", "--sparsities", "0.9", "--seeds", "1", "--epochs", "40"]
+    return [sys.executable, "-m", "torch_halo", "experiment", "digits", *spec, "--runs", str(folder)]
+
+
+def wait_for(condition, seconds=60):
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, "it took too long"
+        time.sleep(0.02)
+
+
+def test_ctrl_c_and_a_kill_leave_runs_that_go_on(tmp_path):
+    plan = Plan(
+        Spec("digits", methods=("dense", "lottery"), sparsities=(0.9,), seeds=1, epochs=40), Store(tmp_path / "killed")
+    )
+    dense = plan.jobs()[0].config
+    for blow in (signal.SIGINT, signal.SIGKILL):
+        before = plan.store.epochs_done(dense)
+        process = subprocess.Popen(
+            command(tmp_path / "killed"),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=ENVIRONMENT,
+        )
+        wait_for(
+            lambda before=before, process=process: plan.store.epochs_done(dense) > before or process.poll() is not None
+        )
+        process.send_signal(blow)
+        _, errors = process.communicate(timeout=60)
+        if blow == signal.SIGINT:
+            assert process.returncode == 130
+            assert "stopped; all runs are saved and will go on" in errors
+            assert "to go on: halo experiment digits --methods dense lottery" in errors
+        # A run whose runner was killed notices it, saves itself and ends.
+        checkpoint = plan.store.folder(dense) / "checkpoint" / "last.pt"
+        wait_for(checkpoint.exists)
+        wait_for(lambda: "stopped at epoch" in plan.store.log(dense).read_text())
+    assert plan.store.run(dense) is None
+    done = subprocess.run(command(tmp_path / "killed"), capture_output=True, text=True, env=ENVIRONMENT, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "0 of 2 runs are there" in done.stdout
+    assert f"{dense.name} is done" in done.stdout
+    for job in plan.jobs():
+        do(job, tmp_path / "left alone", None)
+        one, other = weights(plan.store, job.config), weights(Store(tmp_path / "left alone"), job.config)
+        assert all(torch.equal(one[key], other[key]) for key in one)
+
+
+def test_a_process_that_fails_says_why(tmp_path):
+    store = Store(tmp_path)
+    job = Plan(MNIST, store).jobs()[0]
+    engine = Local(1, store, broken(tmp_path))
+    engine.start(job)
+    assert not engine.has_room()
+    found = {}
+    wait_for(lambda: found.update(engine.ended(0.1)) or found)
+    assert found[job.name].startswith("ValueError: ")
+    assert "expected idx images" in found[job.name]
+
+
+def test_a_process_that_dies_is_told_of(tmp_path, monkeypatch):
+    monkeypatch.setattr(engines.sys, "executable", "/bin/sleep")
+    store = Store(tmp_path)
+    job = Plan(SPEC, store).jobs()[0]
+    engine = Local(2, store, None)
+    engine.start(job)  # `sleep -m …` ends with a complaint of its own
+    found = {}
+    wait_for(lambda: found.update(engine.ended(0.1)) or found)
+    assert found[job.name]
+
+
+def test_jobs_must_be_a_number(tmp_path):
+    with pytest.raises(ValueError, match="jobs must be a whole number, at least 1"):
+        Local(0, Store(tmp_path), None)
+
+
+def test_what_a_process_is_told(tmp_path):
+    job = Plan(SPEC, Store(tmp_path)).jobs()[0]
+    told = json.loads(encoded(job, tmp_path, None))
+    assert told["store"] == str(tmp_path)
+    assert told["config"] == job.config.as_dict()
+    assert told["levels"] == [0.9]
+
+
+# Estimates
+
+
+def test_the_estimate_counts_what_is_left_by_kind(tmp_path):
+    store = Store(tmp_path)
+    plan = Plan(SPEC, store)
+    assert state_of(plan, {}).seconds_left is None
+    ran(Spec("digits", methods=("dense",), sparsities=(0.9,), seeds=1, epochs=1), tmp_path)
+    seconds = store.run(plan.jobs()[0].config).result["seconds"]
+    state = state_of(plan, {}, width=2, besides=3.0)
+    assert (state.jobs, state.done, state.epochs, state.epochs_done) == (7, 1, 7, 1)
+    assert state.seconds_left == pytest.approx(6 * (seconds + 3.0) / 2)
+
+
+# Ray
+
+
+def test_the_same_runs_on_ray(tmp_path):
+    pytest.importorskip("ray")
+    spec = Spec("digits", methods=("dense", "lottery"), sparsities=(0.9,), seeds=1, epochs=1)
+    store = Store(tmp_path / "ray")
+    engine = OnRay(None, store, None)
+    assert engine.width >= 1
+    assert Runner(Plan(spec, store), engine).run(Nothing()) == {}
+    for job in Plan(spec, store).jobs():
+        do(job, tmp_path / "here", None)
+        one, other = weights(store, job.config), weights(Store(tmp_path / "here"), job.config)
+        assert all(torch.equal(one[key], other[key]) for key in one)
+
+
+def test_ray_tells_what_failed_and_where_there_is_no_cluster(tmp_path):
+    pytest.importorskip("ray")
+    store = Store(tmp_path)
+    engine = OnRay(None, store, broken(tmp_path))
+    (reason,) = Runner(Plan(MNIST, store), engine).run(Nothing()).values()
+    assert "expected idx images" in reason
+    with pytest.raises(ConnectionError, match="no Ray cluster at"):
+        OnRay("127.0.0.1:1", store, None)
+
+
+def test_without_ray_the_extra_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ImportError, match=r"--engine ray needs ray: pip install 'torch-halo\[ray\]'"):
+        OnRay(None, Store(tmp_path), None)
