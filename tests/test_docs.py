@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 
 def test_the_readmes_snippets_run_in_order(capsys):
     snippets = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert len(snippets) == 2
+    assert len(snippets) == 3
     names = {}
     for snippet in snippets:
         exec(snippet, names)

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from torch_halo.experiments.show import results_page
+from torch_halo.experiments.show import results_page, tables_of
+from torch_halo.experiments.spec import read_spec
 from torch_halo.experiments.store import Store
+from torch_halo.experiments.tables import FORMATS
 
 ROOT = Path(__file__).parents[1]
 MNIST = sorted((ROOT / "results/mnist-lenet-300-100-halo").iterdir())
@@ -46,3 +48,10 @@ def test_the_page_of_results_is_made_from_the_stored_runs():
     store = Store(ROOT / "results")
     assert (ROOT / "docs/results.md").read_text() == results_page(store), "make results"
     assert not store.problems
+
+
+def test_the_readmes_table_is_that_of_the_stored_runs():
+    store, readme = Store(ROOT / "results"), (ROOT / "README.md").read_text()
+    for name in ("table1-small", "time-small"):
+        for sheet in tables_of(read_spec(ROOT / f"results/experiments/{name}.json"), store):
+            assert FORMATS["text"](sheet, False) in readme

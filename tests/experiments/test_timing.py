@@ -44,16 +44,16 @@ def test_times_beside_the_papers(tmp_path):
     path.parent.mkdir()
     rounds = [
         {"dense": 0.1, "l1": 0.11, "sws": 0.12, "halo": 0.13},
-        {"dense": 0.2, "l1": 0.22, "sws": 0.3, "halo": 0.2},
+        {"dense": 0.2, "l1": 0.22, "sws": 0.32, "halo": 0.24},
     ]
     path.write_text(json.dumps({"threads": 2, "steps": 782, "rounds": rounds}))
     (sheet,) = tables_of(spec, Store(tmp_path))
     assert sheet.title == "vgg16 width 0.25 on cifar10: seconds an epoch, 2 of 40 rounds in turns, 2 threads"
     assert sheet.body == (
-        ("dense", "117.3", "1.00", "1.00"),
-        ("l1", "129.0", "1.10", "1.26"),
-        ("sws", "164.2", "1.35", "1.36"),
-        ("halo", "129.0", "1.15", "1.66"),
+        ("dense", "117.3", "1.00 (1.00 to 1.00)", "1.00"),
+        ("l1", "129.0", "1.10 (1.10 to 1.10)", "1.26"),
+        ("sws", "172.0", "1.40 (1.30 to 1.50)", "1.36"),
+        ("halo", "144.7", "1.25 (1.22 to 1.28)", "1.66"),
     )
     assert keep(spec, Store(tmp_path), tmp_path / "kept") == 1
     assert tables_of(spec, Store(tmp_path / "kept")) == [sheet]
@@ -69,4 +69,4 @@ def test_other_threads_are_not_mixed(tmp_path):
     path.write_text(json.dumps({"threads": 77, "steps": 23, "rounds": []}))
     with pytest.raises(ValueError, match="was begun with 77 threads"):
         measure_times(SPEC, tmp_path, None, lambda *told: None)
-    assert Times(1, 10, ({"dense": 2.0, "l1": 3.0},)).ratio("l1") == 1.5
+    assert Times(1, 10, ({"dense": 2.0, "l1": 3.0},)).ratio("l1") == "1.50"

@@ -4,6 +4,7 @@ import argparse
 import os
 import shlex
 import sys
+import textwrap
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from torch_halo.experiments.engines import Engine, Local, OnRay
 from torch_halo.experiments.plan import Plan
 from torch_halo.experiments.runner import Runner, state_of
 from torch_halo.experiments.show import keep, results_page, tables_of
-from torch_halo.experiments.spec import EXPERIMENTS, SCALES, Spec, read_spec, saved_specs, spec_path
+from torch_halo.experiments.spec import EXPERIMENTS, SCALES, Experiment, Spec, read_spec, saved_specs, spec_path
 from torch_halo.experiments.store import Store
 from torch_halo.experiments.tables import FORMATS
 from torch_halo.experiments.timing import measure_times
@@ -44,7 +45,15 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", argu
     _check_name(arguments[1:])
     inner = parser.add_subparsers(title="what", required=True, metavar="WHAT")
     for name, experiment in EXPERIMENTS.items():
-        _add_run(inner.add_parser(name, help=experiment.title, description=f"{experiment.title}.", allow_abbrev=False))
+        own = inner.add_parser(
+            name,
+            help=experiment.title,
+            description=f"{experiment.title}.",
+            epilog="\n".join(_about(scale, experiment) for scale in SCALES),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        _add_run(own)
     show = inner.add_parser("show", help="print an experiment's tables from stored runs", allow_abbrev=False)
     status = inner.add_parser("status", help="how far an experiment is", allow_abbrev=False)
     copy = inner.add_parser("keep", help="copy an experiment's results, without weights", allow_abbrev=False)
@@ -60,6 +69,16 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", argu
     copy.set_defaults(run=_keep)
 
 
+def _about(name: str, experiment: Experiment) -> str:
+    """What a scale runs, in a few lines."""
+    scale = experiment.scales[name]
+    there = [subject.name for subject in scale.subjects if subject.model.name in (scale.models or scale.names())]
+    levels = f"at {' '.join(f'{level:g}' for level in scale.sparsities)}; " if scale.sparsities else ""
+    span = f"epochs {scale.epochs}; seeds {scale.seeds}"
+    what = f"{', '.join(there)}; {' '.join(scale.methods)}; {levels}{span}"
+    return textwrap.fill(f"--scale {name}: {what}", 78, subsequent_indent="    ", break_on_hyphens=False)
+
+
 def _check_name(arguments: Sequence[str]) -> None:
     """An unknown name is answered with those there are, before argparse has its say."""
     is_action = bool(arguments) and arguments[0] in ACTIONS
@@ -72,10 +91,14 @@ def _check_name(arguments: Sequence[str]) -> None:
 def _add_spec(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("what is run")
     shown: dict[str, Any] = {"default": argparse.SUPPRESS}
-    group.add_argument("--scale", choices=list(SCALES), help="the paper's setting, or what two cores can do", **shown)
-    group.add_argument("--models", nargs="+", metavar="NAME", help="networks (the scale's)", **shown)
+    group.add_argument(
+        "--scale", choices=list(SCALES), help="the paper's setting, or what two cores can do (small)", **shown
+    )
+    group.add_argument("--models", nargs="+", metavar="NAME", help="networks; what each scale has is below", **shown)
     group.add_argument("--methods", nargs="+", metavar="NAME", help=f"of {', '.join(METHODS)}", **shown)
-    group.add_argument("--sparsities", nargs="+", type=float, metavar="X", help="(0.9 0.95 0.97 0.98 0.99)", **shown)
+    group.add_argument(
+        "--sparsities", nargs="+", type=float, metavar="X", help="shares of weights that are zero", **shown
+    )
     group.add_argument("--seeds", type=int, metavar="N", help="final runs of each method", **shown)
     group.add_argument("--epochs", type=int, metavar="N", help="passes over the training set", **shown)
     parser.add_argument("--runs", type=Path, default=RUNS, metavar="DIR", help="where runs are kept (runs)")

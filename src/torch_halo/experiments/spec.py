@@ -93,10 +93,10 @@ EXPERIMENTS: Table[Experiment] = Table(
                 "full": Scale(_FULL_CIFAR, CIFAR_ROWS, epochs=160, seeds=5),
                 "small": Scale(
                     _SMALL_CIFAR,
-                    ("dense", "lottery", "l1", "halo"),
-                    epochs=3,
+                    ("dense", "random-init", "lottery", "l1", "halo"),
+                    epochs=8,
                     seeds=1,
-                    sparsities=(0.9, 0.95),
+                    sparsities=(0.9, 0.95, 0.98),
                     models=("vgg16",),
                 ),
             },

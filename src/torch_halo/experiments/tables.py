@@ -12,6 +12,7 @@ from torch_halo.experiments.spec import Row, Subject, describe
 
 NEAR = 0.0005  # a sparsity that differs by less is the one that was asked for
 MISSING = "–"
+TRACE = ("method", "sparsity", "figure", "settings", "runs")
 
 
 @dataclass(frozen=True)
@@ -19,11 +20,16 @@ class Source:
     """Where a cell comes from."""
 
     method: str
-    sparsity: float
+    sparsity: float | None  # None: it has nothing to do with one
     settings: str
-    accuracy: str
+    figure: str
     runs: tuple[str, ...]
     remark: str = ""
+
+    @property
+    def level(self) -> str:
+        """The sparsity, for people."""
+        return "" if self.sparsity is None else percent(self.sparsity)
 
 
 @dataclass(frozen=True)
@@ -125,7 +131,7 @@ def _source(cell: Cell) -> Source:
 
 
 def _notes(plan: Plan, subject: Subject, sources: Sequence[Source]) -> tuple[str, ...]:
-    notes = [f"* {s.method} at {percent(s.sparsity)} {s.remark}" for s in sources if s.remark]
+    notes = [f"* {s.method} at {s.level} {s.remark}" for s in sources if s.remark]
     for job in plan.jobs():
         is_own = (job.config.data.name, job.config.model) == (subject.data, subject.model)
         if is_own and (failure := plan.store.failure(job.config)):
@@ -142,7 +148,7 @@ def as_text(sheet: Sheet, trace: bool = False) -> str:
     """For a terminal."""
     lines = [sheet.title, *_columns([sheet.header, *sheet.body]), *sheet.notes]
     if trace:
-        lines += ["", *_columns([("method", "sparsity", "accuracy", "settings", "runs"), *map(_trace, sheet.sources)])]
+        lines += ["", *_columns([TRACE, *map(_trace, sheet.sources)])]
     return "\n".join(lines) + "\n"
 
 
@@ -151,7 +157,7 @@ def as_markdown(sheet: Sheet, trace: bool = False) -> str:
     lines = [f"### {sheet.title}", "", *_markdown([sheet.header, *sheet.body])]
     lines += ["", *(f"- {note}" for note in sheet.notes)] if sheet.notes else []
     if trace:
-        rows = [("method", "sparsity", "accuracy", "settings", "runs"), *map(_trace, sheet.sources)]
+        rows = [TRACE, *map(_trace, sheet.sources)]
         lines += [
             "",
             "<details><summary>Where each figure comes from</summary>",
@@ -167,18 +173,17 @@ def as_csv(sheet: Sheet, trace: bool = False) -> str:
     """A line a cell, with its runs."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(["table", "method", "sparsity", "accuracy", "settings", "remark", "runs"])
+    writer.writerow(["table", "method", "sparsity", "figure", "settings", "remark", "runs"])
     for source in sheet.sources:
-        cells = [source.method, f"{source.sparsity:g}", source.accuracy, source.settings, source.remark]
+        level = "" if source.sparsity is None else f"{source.sparsity:g}"
+        cells = [source.method, level, source.figure, source.settings, source.remark]
         writer.writerow([sheet.title, *cells, " ".join(source.runs)])
     return file.getvalue()
 
 
 def as_latex(sheet: Sheet, trace: bool = False) -> str:
     """A tabular."""
-    comments = [
-        f"% {s.method} {percent(s.sparsity)}: {' '.join(s.runs) or 'no run yet'}" for s in sheet.sources if trace
-    ]
+    comments = [f"% {s.method} {s.level}: {' '.join(s.runs) or 'no run yet'}" for s in sheet.sources if trace]
     rows = [" & ".join(map(_latex, row)) + r" \\" for row in (sheet.header, *sheet.body)]
     columns = "l" + "r" * (len(sheet.header) - 1)
     return (
@@ -207,7 +212,7 @@ FORMATS: Table[Callable[[Sheet, bool], str]] = Table(
 
 def _trace(source: Source) -> tuple[str, ...]:
     runs = ", ".join(source.runs) or MISSING
-    return source.method, percent(source.sparsity), source.accuracy, source.settings, runs
+    return source.method, source.level, source.figure, source.settings, runs
 
 
 def _markdown(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -51,9 +51,13 @@ class Times:
         """Of an epoch."""
         return self.steps * statistics.fmean(each[method] for each in self.rounds)
 
-    def ratio(self, method: str) -> float:
-        """To the dense training in the same round, the median."""
-        return statistics.median(each[method] / each["dense"] for each in self.rounds)
+    def ratio(self, method: str) -> str:
+        """To the dense training in the same round: the median, and the quartiles."""
+        found = [each[method] / each["dense"] for each in self.rounds]
+        if len(found) < 2:
+            return f"{found[0]:.2f}"
+        low, median, high = statistics.quantiles(found, n=4, method="inclusive")
+        return f"{median:.2f} ({low:.2f} to {high:.2f})"
 
 
 def measure_times(spec: Spec, store: Path, data_dir: Path | None, done: Callable[[str, int, int], None]) -> None:
@@ -162,9 +166,9 @@ def _sheet(spec: Spec, subject: Subject, store: Store) -> Sheet:
         is_there = times is not None and bool(times.rounds) and name in times.rounds[0]
         seconds = f"{times.seconds(name):.1f}" if times is not None and is_there else MISSING
         is_compared = is_there and times is not None and "dense" in times.rounds[0]
-        ratio = f"{times.ratio(name):.2f}" if times is not None and is_compared else MISSING
+        ratio = times.ratio(name) if times is not None and is_compared else MISSING
         body.append((name, seconds, ratio, reported))
-        sources.append(Source(name, 0.0, "", ratio, (f"timings/{path.stem}",) if is_there else ()))
+        sources.append(Source(name, None, "", ratio, (f"timings/{path.stem}",) if is_there else ()))
     how = f"{len(times.rounds)} of {ROUNDS} rounds in turns, {times.threads} threads" if times else "not measured yet"
-    header = ("method", "seconds", "relative to dense (median)", "paper's")
+    header = ("method", "seconds", "relative to dense: median (quartiles)", "paper's")
     return Sheet(f"{subject.name}: seconds an epoch, {how}", header, tuple(body), tuple(sources))
