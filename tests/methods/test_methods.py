@@ -20,7 +20,7 @@ from torch_halo.penalties import HALO
 from torch_halo.training.config import Config
 from torch_halo.training.evaluation import measure
 from torch_halo.training.fabric import launch
-from torch_halo.training.loop import train_steps
+from torch_halo.training.loop import Unwatched, train_steps
 from torch_halo.training.optimizers import SGD
 from torch_halo.training.schedules import Constant, Steps
 from torch_halo.training.session import start
@@ -29,16 +29,6 @@ from torch_halo.training.settings import Compute, Training
 DATA = load("digits")
 SETUP = Config(training=Training(epochs=4, batch_size=64))
 WEIGHTS = 64 * 300 + 300 * 100 + 100 * 10
-
-
-class Nobody:
-    def wants_to_save(self):
-        return False
-
-    wants_to_stop = wants_to_save
-
-    def stepped(self, session):
-        pass
 
 
 def network(seed=0):
@@ -57,7 +47,7 @@ def begun(method, target=0.9, setup=SETUP, net=None, before=None):
 
 def steps(session, count):
     batches = session.batches()
-    train_steps(session, Nobody(), (batch for batch, _ in zip(batches, range(count), strict=False)))
+    train_steps(session, Unwatched(), (batch for batch, _ in zip(batches, range(count), strict=False)))
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -18,7 +18,7 @@ from torch_halo.experiments.tables import MISSING, Sheet, Source
 from torch_halo.files import locked, write_whole
 from torch_halo.training.config import Config
 from torch_halo.training.fabric import launch
-from torch_halo.training.loop import train_steps
+from torch_halo.training.loop import Unwatched, train_steps
 from torch_halo.training.session import Session, initial_network, load_data, start
 from torch_halo.training.signals import Stopped, stop_signals
 
@@ -111,30 +111,8 @@ class _Timed:
     def _steps(self, session: Session, first: int, last: int) -> float:
         session.progress.position = first
         began = time.perf_counter()
-        train_steps(session, _Nobody(), islice(session.batches(), last - first))
+        train_steps(session, Unwatched(), islice(session.batches(), last - first))
         return (time.perf_counter() - began) / max(last - first, 1)
-
-
-class _Nobody:
-    """Watches nothing."""
-
-    def wants_to_save(self) -> bool:
-        return False
-
-    def wants_to_stop(self) -> bool:
-        return False
-
-    def stepped(self, session: Session) -> None:
-        pass
-
-    def epoch_done(self, session: Session) -> None:
-        pass
-
-    def save(self, session: Session) -> None:
-        pass
-
-    def stop(self, session: Session) -> None:
-        pass
 
 
 def read_times(path: Path) -> Times | None:

@@ -15,7 +15,7 @@ from torch_halo.methods.table import method_of
 from torch_halo.pruning import prune_
 from torch_halo.training.config import Config
 from torch_halo.training.fabric import launch
-from torch_halo.training.loop import train
+from torch_halo.training.loop import Unwatched, train
 from torch_halo.training.metrics import epoch_figures
 from torch_halo.training.session import Session, start
 
@@ -60,26 +60,11 @@ def _trained(config: Config, network: nn.Module, data: DataSet) -> tuple[nn.Modu
     return session.module, watch.rows
 
 
-class _History:
-    """Watches a training and keeps its figures, of the trainings before too."""
+class _History(Unwatched):
+    """Keeps a training's figures, after those of the trainings before."""
 
     def __init__(self, rows: list[dict[str, Any]]) -> None:
         self.rows = list(rows)
 
-    def wants_to_save(self) -> bool:
-        return False
-
-    def wants_to_stop(self) -> bool:
-        return False
-
-    def stepped(self, session: Session) -> None:
-        pass
-
     def epoch_done(self, session: Session) -> None:
         self.rows.append(epoch_figures(session))
-
-    def save(self, session: Session) -> None:
-        pass
-
-    def stop(self, session: Session) -> None:
-        pass

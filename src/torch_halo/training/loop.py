@@ -38,6 +38,30 @@ class Watch(Protocol):
         """End here, by an exception; everything was kept."""
 
 
+class Unwatched:
+    """Nobody is told and nothing is kept."""
+
+    def wants_to_save(self) -> bool:
+        """No."""
+        return False
+
+    def wants_to_stop(self) -> bool:
+        """No."""
+        return False
+
+    def stepped(self, session: Session) -> None:
+        """Nobody is told."""
+
+    def epoch_done(self, session: Session) -> None:
+        """Nobody is told."""
+
+    def save(self, session: Session) -> None:
+        """Nothing is kept."""
+
+    def stop(self, session: Session) -> None:
+        """It is never asked to."""
+
+
 def train(session: Session, watch: Watch) -> None:
     """Train from wherever the session is to the end."""
     while session.progress.epoch < session.config.training.epochs:
