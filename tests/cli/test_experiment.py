@@ -98,6 +98,9 @@ def test_keep_copies_results_without_weights(plan, capsys, tmp_path):
         (["digits", "--jobs", "0"], 1, "jobs must be a whole number, at least 1; received 0"),
         (["digits", "--address", "here"], 1, "--address is for --engine ray"),
         (["digits", "--sparsitys", "0.9"], 2, "unknown flag --sparsitys; did you mean --sparsities"),
+        (["show", "--methods", "dense"], 1, "--methods is for one experiment; name it: table1"),
+        (["show", "--format", "markdown"], 1, "runs has no experiments; name one: table1"),
+        (["time", "--jobs", "2"], 2, "unknown flag --jobs"),
         (["show", "--runs", "nowhere"], 1, "nowhere has no experiments; name one: table1"),
     ],
 )  # fmt: skip

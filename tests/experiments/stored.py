@@ -47,9 +47,10 @@ class Nothing:
         self.ends.append((job.name, problem))
 
 
-def finished(store, job, test, validation=None, own=0.0):
+def finished(store, job, test, validation=None, own=None):
     """Write a run's result by hand: accuracies at the job's sparsities, by a function of the sparsity."""
     config, folder = job.config, store.path / job.config.name
+    own = (config.method or {}).get("sparsity", 0.0) if own is None else own
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(config.as_dict()))
 

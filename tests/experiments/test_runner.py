@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from torch_halo.experiments.runner import Runner, state_of
 from torch_halo.experiments.spec import Spec
 from torch_halo.experiments.store import Store
 from torch_halo.experiments.work import do, encoded
+from torch_halo.files import locked
 from torch_halo.methods import METHODS
 from torch_halo.models import read_weights
 from torch_halo.training.runs import run as train_run
@@ -114,6 +116,38 @@ def test_a_damaged_result_is_not_overwritten(tmp_path):
     with pytest.raises(ValueError, match=r"result\.json: expected JSON; .*; remove .* to have it run again"):
         ran(spec, tmp_path)
     assert len(path.read_text()) == 50
+
+
+def test_a_trial_that_was_killed_is_no_verdict(tmp_path):
+    spec = Spec("digits", methods=("gmp",), sparsities=(0.9,), seeds=1, epochs=1)
+    first = Plan(spec, Store(tmp_path)).jobs()[0]
+    runner, _, failed = ran(spec, tmp_path, fails=(first.name,))
+    assert list(failed) == [first.name]
+    assert len(runner.engine.done) == 4  # no final run without a fair choice
+    assert runner.plan.chosen(runner.plan.rows[0], 0.9) is None
+    runner.plan.store.note_failure(first.config, "FloatingPointError: the loss is nan")
+    assert runner.plan.chosen(runner.plan.rows[0], 0.9) is not None
+
+
+def test_what_another_runner_works_on_is_waited_for(tmp_path):
+    spec = Spec("digits", methods=("dense",), sparsities=(0.9,), seeds=1, epochs=1)
+    store = Store(tmp_path)
+    (job,) = Plan(spec, store).jobs()
+    store.folder(job.config).mkdir()
+    engine = Here(store)
+
+    class Other(Nothing):
+        def state(self, state):
+            super().state(state)
+            if len(self.states) == 1:
+                assert engine.done == []
+                lock.close()  # the other one is done with it
+
+    lock = ExitStack()
+    lock.enter_context(locked(store.folder(job.config)))
+    assert store.is_busy(job.config)
+    assert Runner(Plan(spec, store), engine).run(Other()) == {}
+    assert [job.name for job in engine.done] == [job.name]
 
 
 class Interrupted(Exception):
@@ -244,7 +278,7 @@ def test_what_a_process_is_told(tmp_path):
     told = json.loads(encoded(job, tmp_path, None))
     assert told["store"] == str(tmp_path)
     assert told["config"] == job.config.as_dict()
-    assert told["levels"] == [0.9]
+    assert (told["levels"], told["parent"]) == ([0.9], None)
 
 
 # Estimates
@@ -268,7 +302,7 @@ def test_the_same_runs_on_ray(tmp_path):
     pytest.importorskip("ray")
     spec = Spec("digits", methods=("dense", "lottery"), sparsities=(0.9,), seeds=1, epochs=1)
     store = Store(tmp_path / "ray")
-    engine = OnRay(None, store, None)
+    engine = OnRay(None, None, store, None)
     assert engine.width >= 1
     assert Runner(Plan(spec, store), engine).run(Nothing()) == {}
     for job in Plan(spec, store).jobs():
@@ -280,14 +314,14 @@ def test_the_same_runs_on_ray(tmp_path):
 def test_ray_tells_what_failed_and_where_there_is_no_cluster(tmp_path):
     pytest.importorskip("ray")
     store = Store(tmp_path)
-    engine = OnRay(None, store, broken(tmp_path))
+    engine = OnRay(None, None, store, broken(tmp_path))
     (reason,) = Runner(Plan(MNIST, store), engine).run(Nothing()).values()
     assert "expected idx images" in reason
     with pytest.raises(ConnectionError, match="no Ray cluster at"):
-        OnRay("127.0.0.1:1", store, None)
+        OnRay("127.0.0.1:1", None, store, None)
 
 
 def test_without_ray_the_extra_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ImportError, match=r"--engine ray needs ray: pip install 'torch-halo\[ray\]'"):
-        OnRay(None, Store(tmp_path), None)
+        OnRay(None, None, Store(tmp_path), None)

@@ -42,6 +42,10 @@ BROKEN = {
         lambda f: change(f / "result.json", lambda r: r["test"].update(accuracy="high")),
         "the test accuracy must be a finite number",
     ),
+    "no seconds": (
+        lambda f: change(f / "result.json", lambda r: r.update(seconds="fast")),
+        "seconds must be a finite number",
+    ),
     "another run's": (lambda f: change(f / "result.json", lambda r: r.update(name="mine")), "of another run, mine"),
     "another configuration": (
         lambda f: change(f / "config.json", lambda c: c["training"].update(seed=7)),
@@ -124,3 +128,17 @@ def test_failures_are_remembered(plan):
     assert plan.store.failure(config) == "ValueError: no"
     plan.store.note_failure(config, None)
     assert plan.store.failure(config) is None
+
+
+def test_a_trial_needs_its_validation_accuracy(tmp_path):
+    plan = Plan(Spec("table1", methods=("l1",), sparsities=(0.9,), seeds=1, epochs=2), Store(tmp_path))
+    folder = finished(plan.store, plan.jobs()[0], lambda s: 97.0, lambda s: 97.0)
+    assert plan.store.run(plan.jobs()[0].config) is not None
+    change(folder / "result.json", lambda r: r["pruned"][0].update(validation=None))
+    with pytest.raises(ValueError, match=r"result\.json: "):
+        read_run(folder)
+
+
+def test_runs_are_not_kept_where_they_are(plan):
+    with pytest.raises(ValueError, match="is where the runs are; name another folder"):
+        plan.store.keep([], plan.store.path)

@@ -31,14 +31,14 @@ def plan(tmp_path):
             if plan.is_done(job):
                 continue
             seed, less = job.config.training.seed, 1.0 if job.config.penalty else 0.0
-            own = 0.93 if job.config.method and job.config.method["kind"] == "dst" else 0.0
+            own = 0.93 if job.config.method and job.config.method["kind"] == "dst" else None
             finished(plan.store, job, partial(accuracy, seed, less), lambda s: 90.0, own=own)
     return plan
 
 
 def test_the_text(plan):
     (sheet,) = tables_of(plan.spec, plan.store)
-    assert FORMATS["text"](sheet, False).splitlines() == [
+    assert FORMATS["text"]([sheet], False).splitlines() == [
         "lenet-300-100 on mnist: test accuracy in percent by sparsity, 3 epochs, 2 seeds, mean ± sd",
         "method   epochs  0 %           90 %           95 %           at baseline  paper         difference  "
         "paper's baseline",
@@ -60,20 +60,23 @@ def test_every_cell_names_its_runs(plan):
             run = next(run for run in map(plan.store.run, (job.config for job in plan.jobs())) if run.path.name == name)
             assert run.config.training.seed == seed
             assert run.config.data.validation == 0
-    rows = list(csv.DictReader(io.StringIO(FORMATS["csv"](sheet, True))))
+    rows = list(csv.DictReader(io.StringIO(FORMATS["csv"]([sheet], True))))
     assert [row["runs"].split() for row in rows] == [list(source.runs) for source in sheet.sources]
     assert rows[5]["settings"] == "xi=5e-05"
+    names = ("method", "sparsity", "mean", "sd", "epochs", "paper", "difference")
+    assert [rows[6][name] for name in names] == ["l1", "0.95", "96.5500", "0.7071", "3", "98.29", "-1.74"]
+    assert FORMATS["csv"]([sheet, sheet], False).count("table,method") == 1
     for form in ("text", "markdown", "latex"):
-        text = FORMATS[form](sheet, True)
+        text = FORMATS[form]([sheet], True)
         assert all(name in text for source in sheet.sources for name in source.runs)
 
 
 def test_markdown_and_latex(plan):
     (sheet,) = tables_of(plan.spec, plan.store)
-    lines = FORMATS["markdown"](sheet, False).splitlines()
+    lines = FORMATS["markdown"]([sheet], False).splitlines()
     assert lines[2].startswith("| method | epochs | 0 % | 90 % | 95 % | at baseline | paper |")
     assert lines[3] == "|" + " --- |" * 9
-    latex = FORMATS["latex"](sheet, False)
+    latex = FORMATS["latex"]([sheet], False)
     assert r"\begin{tabular}{lrrrrrrrr}" in latex
     assert r"lottery & 6 &  & 97.60 $\pm$ 0.71 & 97.55 $\pm$ 0.71 & $<$ 90 \% & 98.44 $\pm$ 0.13" in latex
     body = [line for line in latex.splitlines() if line.endswith(r"\\")]
@@ -91,6 +94,23 @@ def test_seeds_that_are_missing_are_told(plan):
     (plan.store.folder(plan.jobs()[0].config) / "result.json").unlink()
     (sheet,) = tables_of(plan.spec, plan.store)
     assert sheet.body[0][2] == "99.00 (1 of 2)"
+
+
+def test_a_choice_from_fewer_settings_is_told(tmp_path):
+    plan = Plan(Spec("table1", methods=("l1",), sparsities=(0.9,), seeds=1, epochs=3), Store(tmp_path))
+    first, *others = plan.jobs()
+    plan.store.note_failure(first.config, "FloatingPointError: the loss is nan")
+    for job in others:
+        finished(plan.store, job, lambda s: 97.0, lambda s: 97.0)
+    (sheet,) = tables_of(plan.spec, plan.store)
+    assert sheet.sources[0].settings == "xi=0.0001 (chosen from 3 of 4)"
+
+
+def test_the_papers_figures_are_not_for_smaller_networks(tmp_path):
+    (sheet,) = tables_of(Spec("table2"), Store(tmp_path))
+    assert {row[-3:] for row in sheet.body} == {("", "", "")}
+    (sheet,) = tables_of(Spec("table2", "full", models=("resnet",)), Store(tmp_path))[:1]
+    assert sheet.body[-1][-3:] == ("90.71 ± 0.17", "–", "55 %")
 
 
 def test_failures_are_told(plan):

@@ -38,6 +38,15 @@ def test_methods_train_in_turns_and_go_on(tmp_path, monkeypatch):
     measure_times(SPEC, tmp_path, None, lambda *told: pytest.fail("it was there"))
 
 
+def test_a_method_is_timed_at_its_work(tmp_path):
+    spec = Spec("digits", methods=("dense", "dst", "rigl"), seeds=1, epochs=1)
+    timed = timing._Timed(timing.configs(spec, spec.subjects()[0]), None)
+    assert "1.threshold" in timed._sessions["dst"].module.state_dict()
+    assert timed._sessions["rigl"].masks.sparsity == pytest.approx(0.95, abs=1e-4)
+    with pytest.raises(ValueError, match="lottery trains twice"):
+        timing.configs(Spec("digits", methods=("dense", "lottery")), spec.subjects()[0])
+
+
 def test_times_beside_the_papers(tmp_path):
     spec = Spec("time")
     path = timing_path(spec, spec.subjects()[0], tmp_path)

@@ -24,7 +24,7 @@ from torch_halo.training.loop import Unwatched, train_steps
 from torch_halo.training.optimizers import SGD
 from torch_halo.training.schedules import Constant, Steps
 from torch_halo.training.session import start
-from torch_halo.training.settings import Compute, Training
+from torch_halo.training.settings import Compute, Shrinking, Training
 
 DATA = load("digits")
 SETUP = Config(training=Training(epochs=4, batch_size=64))
@@ -34,6 +34,11 @@ WEIGHTS = 64 * 300 + 300 * 100 + 100 * 10
 def network(seed=0):
     torch.manual_seed(seed)
     return MODELS["lenet-300-100"](DATA.input_shape, DATA.classes)
+
+
+def network_like():
+    with torch.random.fork_rng():
+        return network()
 
 
 def begun(method, target=0.9, setup=SETUP, net=None, before=None):
@@ -163,6 +168,9 @@ def test_milestones_keep_their_share_of_a_longer_training():
     config = METHODS["random-init-b"]().config(setup, 0.9)
     assert config.schedule.milestones == (4, 6)
     assert method_of(config).before(config) == setup
+    for target in (0.1, 0.3, 0.45):  # factors that are no round numbers
+        config = METHODS["random-init-b"]().config(setup, target)
+        assert method_of(config).before(config) == setup
     setup = replace(SETUP, schedule=Steps(every=50, unit="batch"))
     config = METHODS["random-init-b"]().config(setup, 0.9)
     assert config.schedule.every == 100
@@ -235,7 +243,7 @@ def test_dst_by_hand():
     from torch_halo.methods.thresholds import masked_by_threshold
 
     net = tiny()
-    sparsifier = _Stepped(_layers(net, SETUP, masked_by_threshold, lambda w: w.new_tensor([0.3, 0.1])), alpha=0.5)
+    sparsifier = _Stepped(_layers(net, SETUP, masked_by_threshold, lambda w: torch.tensor([[0.3], [0.1]])), alpha=0.5)
     x = torch.tensor([[1.0, 3.0]])
     out = net(x)
     assert torch.allclose(out, torch.tensor([[0.5, 6.3]]))  # |−0.2| is under its threshold of 0.3
@@ -245,7 +253,7 @@ def test_dst_by_hand():
     expected = -(0.5 * 1.2 - 0.2 * 3 * 1.6) - 0.5 * math.exp(-0.3)
     # The second: at 0.2 it is 1.2; at 1.9 there is none.
     other = -(0.3 * 1.2) - 0.5 * math.exp(-0.1)
-    assert net[0].threshold.grad.tolist() == pytest.approx([expected, other], abs=1e-6)
+    assert net[0].threshold.grad.flatten().tolist() == pytest.approx([expected, other], abs=1e-6)
     assert list(net.state_dict()) == ["0.weight", "0.threshold"]
     before = net[0].weight.detach().clone()
     with sparsifier.plain():
@@ -264,9 +272,45 @@ def test_dst_starts_again_where_almost_nothing_is_left():
     with torch.no_grad():
         first.threshold.fill_(9.0)
         second.threshold.fill_(0.01)
-    steps(session, 1)
-    assert first.threshold.abs().max() < 1e-6
+    inputs = next(session.batches())[0]
+    session.module(inputs)  # in the forward pass, before the mask is used
+    assert not first.threshold.any()
     assert second.threshold.min() > 0.009
+    with torch.no_grad():
+        first.threshold.fill_(9.0)
+    session.sparsifier.hand_back()
+    assert first.weight.count_nonzero() > 0
+
+
+def test_a_transposed_convolution_has_its_channels_second():
+    net = nn.Sequential(nn.ConvTranspose2d(3, 8, 2))
+    DST().begin(net, DATA, SETUP, None)
+    assert net[0].threshold.shape == (1, 8, 1, 1)
+    assert net(torch.zeros(1, 3, 4, 4)).shape == (1, 8, 5, 5)
+
+
+def test_a_rewind_beyond_the_training_is_refused():
+    session, _ = begun(Lottery(rewind_step=92), before=network().state_dict())
+    with pytest.raises(ValueError, match="rewind_step must be below the training's 92 steps; received 92"):
+        steps(session, 1)
+
+
+def test_the_callers_random_numbers_go_on():
+    torch.manual_seed(1)
+    expected = torch.rand(2)
+    torch.manual_seed(1)
+    first = torch.rand(1)
+    sparsify(METHODS["snip"](), network_like(), DATA, replace(SETUP, training=Training(epochs=1)), 0.9)
+    assert torch.equal(torch.cat([first, torch.rand(1)]), expected)
+
+
+def test_the_set_ups_decay_of_coefficients_stays():
+    setup = replace(SETUP, shrinking=Shrinking(coefficient_weight_decay=0.01))
+    assert METHODS["halo"](xi=1e-6).config(setup, 0.9).shrinking.coefficient_weight_decay == 0.01
+    assert (
+        METHODS["halo"](xi=1e-6, coefficient_weight_decay=0.02).config(setup, 0.9).shrinking.coefficient_weight_decay
+        == 0.02
+    )
 
 
 def test_str_is_driven_by_weight_decay():

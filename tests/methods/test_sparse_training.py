@@ -81,7 +81,7 @@ def test_dsts_step_and_its_derivative():
 def test_dst_masks_by_output_channel():
     weight = torch.tensor([[0.5, -0.2], [0.5, -0.2]], requires_grad=True)
     threshold = torch.tensor([0.1, 0.3], requires_grad=True)
-    out = masked_by_threshold(weight, threshold)
+    out = masked_by_threshold(weight, threshold[:, None])
     assert out.tolist() == [[0.5, pytest.approx(-0.2)], [0.5, 0.0]]
     by_weight, by_threshold = torch.autograd.grad(out.sum(), [weight, threshold])
     # ∂/∂w = 1[|w| > t] + w·sign(w)·slope(|w| − t); ∂/∂t = −Σ w·slope(|w| − t).

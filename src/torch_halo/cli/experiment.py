@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from torch_halo.checks import did_you_mean
 from torch_halo.cli.data import add_data_dir, show_bytes
 from torch_halo.cli.display import say, table
@@ -30,6 +32,7 @@ ABOUT = """Run the paper's tables and figures, or show what is there. Runs are k
 what is there is not run again, what was stopped goes on."""
 ACTIONS = ("show", "status", "keep")
 RUNS = Path("runs")
+SPEC = ("scale", "models", "methods", "sparsities", "seeds", "epochs")  # what an experiment can be told
 
 
 def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", arguments: Sequence[str]) -> None:
@@ -109,19 +112,17 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     _add_spec(parser)
     group = parser.add_argument_group("where it runs")
     add_data_dir(group)
+    parser.set_defaults(run=_run, name=name, stopped="what was done is kept")
+    if name == "time":  # which is one process, on all threads
+        return
     group.add_argument("--jobs", type=int, metavar="N", help="processes, one thread each (the cores)")
     group.add_argument("--engine", choices=["local", "ray"], default="local", help="this machine, or a Ray cluster")
     group.add_argument("--address", metavar="ADDRESS", help="of the Ray cluster (one on this machine)")
-    parser.set_defaults(run=_run, name=name, stopped="what was done is kept")
 
 
 def _spec(options: argparse.Namespace, *, remembered: bool) -> Spec:
     """What the flags ask for; for what they do not say, what was asked for the last time."""
-    given = {
-        key: getattr(options, key)
-        for key in ("models", "methods", "sparsities", "seeds", "epochs", "scale")
-        if hasattr(options, key)
-    }
+    given = {key: getattr(options, key) for key in SPEC if hasattr(options, key)}
     given = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
     for key in ("seeds", "epochs"):
         if key in given and given[key] < 1:
@@ -131,7 +132,7 @@ def _spec(options: argparse.Namespace, *, remembered: bool) -> Spec:
     ]
     there = [path for path in paths if path.exists()]
     if remembered and there:
-        return replace(read_spec(there[-1]), **given)
+        return replace(read_spec(max(there, key=lambda path: path.stat().st_mtime)), **given)
     return Spec(options.name, **given)
 
 
@@ -146,12 +147,13 @@ def _run(options: argparse.Namespace) -> int:
         return _time(spec, store, options.data_dir)
     if options.address is not None and options.engine != "ray":
         raise ValueError("--address is for --engine ray")
-    jobs = options.jobs if options.jobs is not None else os.cpu_count() or 1
     engine: Engine
     if options.engine == "ray":
-        engine = OnRay(options.address, store, options.data_dir)
+        engine = OnRay(options.address, options.jobs, store, options.data_dir)
     else:
-        engine = Local(jobs, store, options.data_dir)
+        # A GPU serves one process at a time best.
+        most = 1 if torch.cuda.is_available() else os.cpu_count() or 1
+        engine = Local(most if options.jobs is None else options.jobs, store, options.data_dir)
     spec.save(options.runs)
     return _watched(Runner(Plan(spec, store), engine), shlex.join(["halo", *sys.argv[1:]]))
 
@@ -163,7 +165,7 @@ def _time(spec: Spec, store: Store, data_dir: Path | None) -> int:
     except Stopped as stopped:
         print(stopped, file=sys.stderr)
         return 128 + stopped.signum
-    say("\n".join(_tables(spec, store, "text", trace=False)).rstrip())
+    say(FORMATS["text"](tables_of(spec, store), False).rstrip())
     return 0
 
 
@@ -180,28 +182,27 @@ def _watched(runner: Runner, command: str) -> int:
     finally:
         show.close()
     _say_left_out(runner.plan.store)
-    say("\n".join(_tables(runner.plan.spec, runner.plan.store, "text", trace=False)).rstrip())
+    say(FORMATS["text"](tables_of(runner.plan.spec, runner.plan.store), False).rstrip())
     for name, reason in failed.items():
-        print(f"failed: {name}: {reason} (its log: {runner.plan.store.path / 'logs' / name}.txt)", file=sys.stderr)
+        log = runner.plan.store.path / "logs" / f"{name}.txt"
+        print(f"failed: {name}: {reason}" + (f" (its log: {log})" if log.exists() else ""), file=sys.stderr)
     return 1 if failed else 0
 
 
 def _show(options: argparse.Namespace) -> int:
     store = Store(options.runs)
-    if options.name is None and options.format == "markdown":
-        print(results_page(store), end="")
-        return 0
+    if options.name is None and (given := [key for key in SPEC if hasattr(options, key)]):
+        raise ValueError(f"--{given[0]} is for one experiment; name it: {', '.join(EXPERIMENTS)}")
     specs = saved_specs(options.runs) if options.name is None else [_spec(options, remembered=True)]
     if not specs:
         raise FileNotFoundError(f"{options.runs} has no experiments; name one: {', '.join(EXPERIMENTS)}")
-    for spec in specs:
-        say("\n".join(_tables(spec, store, options.format, options.trace)).rstrip())
+    if options.name is None and options.format == "markdown":
+        print(results_page(store), end="")
+    else:
+        found = [sheet for spec in specs for sheet in tables_of(spec, store)]
+        say(FORMATS[options.format](found, options.trace).rstrip())
     _say_left_out(store)
     return 0
-
-
-def _tables(spec: Spec, store: Store, form: str, trace: bool) -> list[str]:
-    return [FORMATS[form](sheet, trace) for sheet in tables_of(spec, store)]
 
 
 def _say_left_out(store: Store) -> None:

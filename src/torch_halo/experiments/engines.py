@@ -51,7 +51,7 @@ class Local:
         log = self._store.log(job.config)
         log.parent.mkdir(parents=True, exist_ok=True)
         # A session of its own: Ctrl-C reaches this process alone, which then tells the others.
-        with log.open("w") as file:
+        with log.open("a") as file:
             process = subprocess.Popen(
                 [sys.executable, "-m", "torch_halo.experiments.work"],
                 stdin=subprocess.PIPE,
@@ -63,7 +63,7 @@ class Local:
             )
         assert process.stdin is not None
         with suppress(BrokenPipeError):  # it has ended; its log says why
-            process.stdin.write(encoded(job, self._store.path, self._data_dir))
+            process.stdin.write(encoded(job, self._store.path, self._data_dir, os.getpid()))
             process.stdin.close()
         self._running[job.name] = job, process
 
@@ -102,7 +102,7 @@ class Local:
 class OnRay:
     """Tasks of a Ray cluster, one CPU each; its machines must share the folder of runs and the data."""
 
-    def __init__(self, address: str | None, store: Store, data_dir: Path | None) -> None:
+    def __init__(self, address: str | None, jobs: int | None, store: Store, data_dir: Path | None) -> None:
         with extra("ray", "--engine ray"):
             import ray
         self._ray: Any = ray
@@ -121,8 +121,12 @@ class OnRay:
             )
         except (ConnectionError, ValueError) as error:
             raise ConnectionError(f"no Ray cluster at {address}: {str(error).splitlines()[0]}") from error
-        self.width = max(int(self._ray.cluster_resources().get("CPU", 1)), 1)
-        self._do = ray.remote(num_cpus=1, max_retries=0)(do_encoded)
+        found = self._ray.cluster_resources()
+        kind = "GPU" if found.get("GPU", 0) >= 1 else "CPU"
+        room = max(int(found.get(kind, 1)), 1)
+        self.width = room if jobs is None else min(whole("jobs", jobs, at_least=1), room)
+        # A process for each: the memory that it tells of is then its own.
+        self._do = ray.remote(num_cpus=1, num_gpus=int(kind == "GPU"), max_calls=1, max_retries=0)(do_encoded)
 
     def has_room(self) -> bool:
         return len(self._running) < self.width
@@ -132,6 +136,9 @@ class OnRay:
 
     def ended(self, timeout: float) -> dict[str, str | None]:
         names = {ref: name for name, ref in self._running.items()}
+        if not names:
+            time.sleep(timeout)
+            return {}
         ready, _ = self._ray.wait(list(names), num_returns=1, timeout=timeout)
         found: dict[str, str | None] = {}
         for ref in ready:

@@ -114,7 +114,7 @@ class Plan:
     def unknown(self) -> Iterator[Config]:
         """Final runs whose settings are not chosen yet, with others in their stead."""
         for row in self.rows:
-            method, pending = row.grid[0], [s for s in self.spec.sparsities if self.chosen(row, s) is None]
+            method, pending = row.grid[0], [s for s in self.spec.sparsities if self._is_pending(row, s)]
             for sparsity in pending if method.has_target else pending[:1]:
                 yield from [self._job(row.subject, method, sparsity, 0, 0.0).config] * self.spec.seeds
 
@@ -152,9 +152,19 @@ class Plan:
             level = None if run is None else run.at(sparsity)
             if level is not None:
                 scores[method] = level["validation"]["accuracy"]
-            elif self.store.failure(job.config) is None:
+            elif not self.store.diverged(job.config):
                 return None
         return max(scores, key=lambda method: scores[method]) if scores else None
+
+    def tried(self, row: Row, sparsity: float) -> int:
+        """How many settings the choice was made from."""
+        trials = [self.store.run(self._trial(row, method, sparsity).config) for method in row.grid]
+        return sum(run is not None for run in trials)
+
+    def _is_pending(self, row: Row, sparsity: float) -> bool:
+        """Whether settings are still to be chosen; if all trials failed they will not be."""
+        trials = [self._trial(row, method, sparsity).config for method in row.grid]
+        return self.chosen(row, sparsity) is None and not all(map(self.store.failure, trials))
 
     def jobs_of(self, row: Row) -> list[Job]:
         """The trials of a row's settings, and its final runs as far as they are known."""

@@ -61,13 +61,13 @@ class Runner:
                 self.plan.store.note_failure(job.config, None)
         with stop_signals() as wish:
             try:
-                self._fill()
-                while self._running and wish.signum is None:
+                waits = self._fill()
+                while (self._running or waits) and wish.signum is None:
                     ended = self.engine.ended(LOOK_EVERY)
                     for name, problem in ended.items():
                         self._end(name, problem, show)
-                    if ended:
-                        self._fill()
+                    if ended or waits:
+                        waits = self._fill()
                     self._tell(show, at_once=bool(ended))
             finally:
                 self.engine.stop()
@@ -86,12 +86,18 @@ class Runner:
             show.state(self.state())
             self._told = time.monotonic()
 
-    def _fill(self) -> None:
-        """Start what can be started."""
-        for job in self.plan.jobs():
-            if self.engine.has_room() and self._is_ready(job):
+    def _fill(self) -> bool:
+        """Start what can be started; returns whether another runner is at work on something that is needed."""
+        waits = False
+        for job in self.plan.jobs() if self.engine.has_room() else ():
+            if not self._is_ready(job):
+                continue
+            if self.plan.store.is_busy(job.config):
+                waits = True
+            elif self.engine.has_room():
                 self._running[job.name] = job, time.monotonic()
                 self.engine.start(job)
+        return waits
 
     def _is_ready(self, job: Job) -> bool:
         if job.name in self._running or job.name in self.failed or self.plan.is_done(job):
@@ -103,6 +109,8 @@ class Runner:
         job, began = self._running.pop(name)
         store = self.plan.store
         store.forget(name)
+        if problem is not None and problem.startswith(BlockingIOError.__name__):
+            return  # another runner was faster; it is asked for again
         if problem is None and not self.plan.is_done(job):
             problem = store.problems.get(store.folder(job.config), "it ended without a result")
         store.note_failure(job.config, problem)

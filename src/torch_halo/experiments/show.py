@@ -44,7 +44,7 @@ def results_page(store: Store) -> str:
     parts = [RESULTS_HEAD]
     for spec in saved_specs(store.path):
         parts.append(f"## {spec.experiment.title}, scale {spec.scale}\n")
-        parts += [FORMATS["markdown"](sheet, True) for sheet in tables_of(spec, store)]
+        parts.append(FORMATS["markdown"](tables_of(spec, store), True))
     if store.problems:
         parts.append("## Left out\n\n" + "".join(f"- {problem}\n" for problem in store.problems.values()))
     return "\n".join(parts)

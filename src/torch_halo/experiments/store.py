@@ -2,13 +2,14 @@
 
 import shutil
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from torch_halo.checks import number
-from torch_halo.files import write_whole
+from torch_halo.files import locked, write_whole
 from torch_halo.training.config import Config
 from torch_halo.training.folder import RunFolder
 
@@ -49,8 +50,10 @@ def read_run(path: Path) -> Run | None:
     try:
         if result["name"] != config.name:
             raise ValueError(f"it is of another run, {result['name']}, than config.json, {config.name}")
+        number("seconds", result["seconds"], at_least=0)
         for level in [result, *result["pruned"]]:
-            number("the test accuracy", level["test"]["accuracy"], at_least=0)
+            for split in ("test", "validation") if config.data.validation else ("test",):
+                number(f"the {split} accuracy", level[split]["accuracy"], at_least=0)
         for level in result["pruned"]:
             number("the sparsity", level["asked"], at_least=0), number("the sparsity", level["sparsity"], at_least=0)
     except (KeyError, TypeError, ValueError) as error:
@@ -114,6 +117,19 @@ class Store:
         path = self._failed(config)
         return path.read_text().strip() if path.exists() else None
 
+    def diverged(self, config: Config) -> bool:
+        """Whether a run failed by itself, and would again: of other ends, a kill say, nothing follows."""
+        return (self.failure(config) or "").startswith(FloatingPointError.__name__)
+
+    def is_busy(self, config: Config) -> bool:
+        """Whether a process is at work on a run."""
+        folder = self.folder(config)
+        try:
+            with locked(folder, wait=False) if folder.exists() else nullcontext():
+                return False
+        except BlockingIOError:
+            return True
+
     def note_failure(self, config: Config, reason: str | None) -> None:
         """Remember why a run failed, or that it did not."""
         path = self._failed(config)
@@ -128,6 +144,8 @@ class Store:
 
     def keep(self, runs: Iterable[Run], other: Path) -> int:
         """Copy what is small of some runs to another store; returns how many."""
+        if other.resolve() == self.path.resolve():
+            raise ValueError(f"{other} is where the runs are; name another folder to keep them in")
         count = 0
         for count, run in enumerate(runs, 1):  # noqa: B007
             target = other / run.name

@@ -9,9 +9,24 @@ from torch_halo.checks import Table
 from torch_halo.experiments.paper import TABLES, Reported
 from torch_halo.experiments.plan import Cell, Plan
 from torch_halo.experiments.spec import Row, Subject, describe
+from torch_halo.training.settings import Model
 
 NEAR = 0.0005  # a sparsity that differs by less is the one that was asked for
 MISSING = "–"
+CSV = (
+    "table",
+    "method",
+    "sparsity",
+    "figure",
+    "mean",
+    "sd",
+    "epochs",
+    "paper",
+    "difference",
+    "settings",
+    "remark",
+    "runs",
+)
 TRACE = ("method", "sparsity", "figure", "settings", "runs")
 
 
@@ -25,6 +40,7 @@ class Source:
     figure: str
     runs: tuple[str, ...]
     remark: str = ""
+    numbers: tuple[str, ...] = ("",) * 5  # mean, spread, epochs, and the paper's accuracy and the difference to it
 
     @property
     def level(self) -> str:
@@ -58,7 +74,7 @@ def _sheet(plan: Plan, subject: Subject) -> Sheet:
         # Only the dense network counts as it was trained: the others' settings differ by sparsity.
         first = [plan.cell(row, 0.0)] if row.method == "dense" else []
         body.append(_body_row(plan, row, first, cells))
-        sources += [_source(cell) for cell in first + cells]
+        sources += [_source(plan, cell) for cell in first + cells]
     seeds = f"{spec.seeds} seeds, mean ± sd" if spec.seeds > 1 else "1 seed"
     title = f"{subject.name}: test accuracy in percent by sparsity, {spec.epochs} epochs, {seeds}"
     return Sheet(title, header, tuple(body), tuple(sources), _notes(plan, subject, sources))
@@ -84,13 +100,14 @@ def _body_row(plan: Plan, row: Row, first: list[Cell], cells: list[Cell]) -> tup
 
 def _no_baseline(plan: Plan, row: Row, cells: list[Cell]) -> str:
     dense = plan.dense(row.subject)
-    known = dense is not None and dense.mean is not None and any(cell.mean is not None for cell in cells)
+    known = dense is not None and dense.mean is not None and bool(cells) and cells[0].mean is not None
     return f"< {percent(plan.spec.sparsities[0])}" if known else MISSING
 
 
 def _reported(row: Row) -> Reported | None:
-    own = TABLES.get((row.subject.data, row.subject.model.name), {})
-    return own.get(row.label)
+    if row.subject.model != Model(row.subject.model.name):
+        return None  # a narrower or shallower network is not the paper's
+    return TABLES.get((row.subject.data, row.subject.model.name), {}).get(row.label)
 
 
 def _paper(reported: Reported) -> str:
@@ -118,16 +135,31 @@ def _remark(cell: Cell) -> str:
     """What is to be said of a method that cannot aim at a sparsity."""
     if cell.reached is not None and abs(cell.reached - cell.sparsity) > NEAR:
         return f"has {cell.reached:.2%} zeros, not as many as were asked for"
-    is_learned = cell.row.method in ("dst", "str")
-    if is_learned and cell.own is not None and cell.own < cell.sparsity - NEAR:
+    is_sparse = cell.row.method in ("dst", "str") or (cell.method is not None and cell.method.has_target)
+    if is_sparse and cell.own is not None and cell.own < cell.sparsity - NEAR:
         return f"left {cell.own:.2%} zeros by itself; the threshold cut the rest"
     return ""
 
 
-def _source(cell: Cell) -> Source:
+def _source(plan: Plan, cell: Cell) -> Source:
     settings = "" if cell.method is None else describe(cell.method)
+    tried, asked = plan.tried(cell.row, cell.sparsity), len(cell.row.grid)
+    if cell.method is not None and 1 < asked != tried:
+        settings += f" (chosen from {tried} of {asked})"
     names = tuple(run.path.name for run in cell.runs)
-    return Source(cell.row.label, cell.sparsity, settings, shown(cell), names, _remark(cell))
+    return Source(cell.row.label, cell.sparsity, settings, shown(cell), names, _remark(cell), _numbers(cell))
+
+
+def _numbers(cell: Cell) -> tuple[str, ...]:
+    reported = _reported(cell.row)
+    is_compared = reported is not None and reported.sparsity == cell.sparsity and cell.mean is not None
+    own = [cell.mean, cell.spread]
+    return (
+        *("" if x is None else f"{x:.4f}" for x in own),
+        "" if cell.epochs is None else str(cell.epochs),
+        f"{reported.accuracy:g}" if reported is not None and is_compared else "",
+        _difference(cell, reported) if is_compared else "",
+    )
 
 
 def _notes(plan: Plan, subject: Subject, sources: Sequence[Source]) -> tuple[str, ...]:
@@ -144,45 +176,51 @@ def percent(share: float) -> str:
     return f"{100 * share:.4g} %"
 
 
-def as_text(sheet: Sheet, trace: bool = False) -> str:
+def as_text(found: Sequence[Sheet], trace: bool = False) -> str:
     """For a terminal."""
+    return "\n".join(_text(sheet, trace) for sheet in found)
+
+
+def _text(sheet: Sheet, trace: bool) -> str:
     lines = [sheet.title, *_columns([sheet.header, *sheet.body]), *sheet.notes]
     if trace:
         lines += ["", *_columns([TRACE, *map(_trace, sheet.sources)])]
     return "\n".join(lines) + "\n"
 
 
-def as_markdown(sheet: Sheet, trace: bool = False) -> str:
+def as_markdown(found: Sequence[Sheet], trace: bool = False) -> str:
     """For documents."""
+    return "\n".join(_as_markdown(sheet, trace) for sheet in found)
+
+
+def _as_markdown(sheet: Sheet, trace: bool) -> str:
     lines = [f"### {sheet.title}", "", *_markdown([sheet.header, *sheet.body])]
     lines += ["", *(f"- {note}" for note in sheet.notes)] if sheet.notes else []
     if trace:
-        rows = [TRACE, *map(_trace, sheet.sources)]
-        lines += [
-            "",
-            "<details><summary>Where each figure comes from</summary>",
-            "",
-            *_markdown(rows),
-            "",
-            "</details>",
-        ]
+        rows = _markdown([TRACE, *map(_trace, sheet.sources)])
+        lines += ["", "<details><summary>Where each figure comes from</summary>", "", *rows, "", "</details>"]
     return "\n".join(lines) + "\n"
 
 
-def as_csv(sheet: Sheet, trace: bool = False) -> str:
+def as_csv(found: Sequence[Sheet], trace: bool = False) -> str:
     """A line a cell, with its runs."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(["table", "method", "sparsity", "figure", "settings", "remark", "runs"])
-    for source in sheet.sources:
-        level = "" if source.sparsity is None else f"{source.sparsity:g}"
-        cells = [source.method, level, source.figure, source.settings, source.remark]
-        writer.writerow([sheet.title, *cells, " ".join(source.runs)])
+    writer.writerow(CSV)
+    for sheet in found:
+        for source in sheet.sources:
+            level = "" if source.sparsity is None else f"{source.sparsity:g}"
+            cells = [source.method, level, source.figure, *source.numbers, source.settings, source.remark]
+            writer.writerow([sheet.title, *cells, " ".join(source.runs)])
     return file.getvalue()
 
 
-def as_latex(sheet: Sheet, trace: bool = False) -> str:
-    """A tabular."""
+def as_latex(found: Sequence[Sheet], trace: bool = False) -> str:
+    """A tabular for each."""
+    return "\n".join(_as_latex(sheet, trace) for sheet in found)
+
+
+def _as_latex(sheet: Sheet, trace: bool) -> str:
     comments = [f"% {s.method} {s.level}: {' '.join(s.runs) or 'no run yet'}" for s in sheet.sources if trace]
     rows = [" & ".join(map(_latex, row)) + r" \\" for row in (sheet.header, *sheet.body)]
     columns = "l" + "r" * (len(sheet.header) - 1)
@@ -205,7 +243,7 @@ def as_latex(sheet: Sheet, trace: bool = False) -> str:
     )
 
 
-FORMATS: Table[Callable[[Sheet, bool], str]] = Table(
+FORMATS: Table[Callable[[Sequence[Sheet], bool], str]] = Table(
     "format", {"text": as_text, "markdown": as_markdown, "csv": as_csv, "latex": as_latex}
 )
 

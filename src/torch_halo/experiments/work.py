@@ -62,19 +62,19 @@ def _check(path: Path) -> None:
         raise ValueError(f"{error}; remove {path} to have it run again") from error
 
 
-def encoded(job: Job, store: Path, data_dir: Path | None) -> str:
-    """What a process needs to know."""
+def encoded(job: Job, store: Path, data_dir: Path | None, parent: int | None = None) -> str:
+    """What a process needs to know; `parent` is the process whose end is to end it too."""
     places = {"store": str(store.absolute()), "data_dir": None if data_dir is None else str(data_dir.absolute())}
-    return json.dumps({"config": job.config.as_dict(), "levels": job.levels, **places})
+    return json.dumps({"config": job.config.as_dict(), "levels": job.levels, "parent": parent, **places})
 
 
-def do_encoded(text: str, parent: int | None = None) -> str | None:
+def do_encoded(text: str) -> str | None:
     """Do what `encoded` tells; returns what went wrong, if a person can understand it."""
     told = json.loads(text)
     job = Job(Config.from_dict(told["config"]), tuple(told["levels"]))
     data_dir = None if told["data_dir"] is None else Path(told["data_dir"])
     try:
-        do(job, Path(told["store"]), data_dir, parent)
+        do(job, Path(told["store"]), data_dir, told["parent"])
     except PROBLEMS as error:
         return f"{type(error).__name__}: {error}"
     return None
@@ -83,7 +83,7 @@ def do_encoded(text: str, parent: int | None = None) -> str | None:
 def main() -> int:
     """A process of the local engine: what to do is on the standard input."""
     try:
-        problem = do_encoded(sys.stdin.read(), os.getppid())
+        problem = do_encoded(sys.stdin.read())
     except Stopped as stopped:
         print(stopped)
         return 128 + stopped.signum

@@ -103,7 +103,10 @@ class _Exchanging(Sparsifier):
         for weight in select_weights(session.module, session.config.shrinking.select):
             parameter, mask = weight.parameter, gathered(masks[weight.name])
             assert parameter.grad is not None
-            exchanged[weight.name] = drop_and_grow(gathered(parameter), gathered(parameter.grad), mask, fraction)
+            gradient = gathered(parameter.grad)
+            if not bool(gradient.isfinite().all()):
+                return False  # a loss scaler will skip this step
+            exchanged[weight.name] = drop_and_grow(gathered(parameter), gradient, mask, fraction)
         session.hold(Masks(exchanged))
         return True
 

@@ -24,11 +24,13 @@ class Penalised(Method):
     """Training with a penalty: L1, MCP, SCAD, SWS, HALO."""
 
     penalty: Penalty
-    coefficient_weight_decay: float | None = None  # λ's; the weights' if None
+    coefficient_weight_decay: float | None = None  # λ's; the set-up's if None
 
     kind: ClassVar[str] = "penalised"
     has_target: ClassVar[bool] = False
 
     def config(self, setup: Config, sparsity: float) -> Config:
-        shrinking = replace(setup.shrinking, coefficient_weight_decay=self.coefficient_weight_decay)
+        shrinking, decay = setup.shrinking, self.coefficient_weight_decay
+        if decay is not None:
+            shrinking = replace(shrinking, coefficient_weight_decay=decay)
         return replace(setup, penalty=self.penalty, shrinking=shrinking)

@@ -41,20 +41,25 @@ class RandomInit(Method):
     def config(self, setup: Config, sparsity: float) -> Config:
         epochs = setup.training.epochs
         known = super(RandomInit, replace(self, dense_epochs=epochs)).config(setup, sparsity)
-        factor = min(MOST, 1 / (1 - sparsity)) if self.budget == "B" else 1.0
+        factor = self._factor(sparsity)
         training = replace(setup.training, epochs=round(factor * epochs))
         return replace(known, training=training, schedule=setup.schedule.stretched(factor))
 
     def before(self, config: Config) -> Config:
-        epochs = _dense_epochs(config)
-        training, factor = replace(config.training, epochs=epochs), epochs / max(config.training.epochs, 1)
-        return replace(without_method(config), training=training, schedule=config.schedule.stretched(factor))
+        training = replace(config.training, epochs=_dense_epochs(config))
+        schedule = config.schedule.stretched(1 / self._factor(target_of(config)))
+        return replace(without_method(config), training=training, schedule=schedule)
+
+    def _factor(self, sparsity: float) -> float:
+        """How many times as long the second training is."""
+        return min(MOST, 1 / (1 - sparsity)) if self.budget == "B" else 1.0
 
     def begin(self, network: nn.Module, data: DataSet, config: Config, before: State | None) -> Sparsifier:
         masks = _largest(network, config, before, target_of(config))
         generator = torch.Generator().manual_seed(config.training.seed + 1)  # not the values it had
         for weight in select_weights(network, config.shrinking.select):
-            left = int(masks[weight.name].sum()) / len(weight.parameter)  # for each unit or filter
+            units = weight.parameter.shape[weight.axes.out]
+            left = int(masks[weight.name].sum()) / units  # for each unit or filter
             values = torch.randn(weight.parameter.shape, generator=generator) * math.sqrt(2 / max(left, 1))
             weight.parameter.data.copy_(values)
         return Sparsifier(masks)
@@ -118,6 +123,8 @@ class _Rewound(Sparsifier):
         self._later, self._step = masks, step
 
     def act(self, session: Session) -> bool:
+        if self._step >= session.total:
+            raise ValueError(f"rewind_step must be below the training's {session.total} steps; received {self._step}")
         if session.step + 1 != self._step:
             return False
         session.optimizer.step()

@@ -18,8 +18,9 @@ TEMPERATURE = 200.0  # of GraSP's softmax, as its authors run it
 def class_batch(data: DataSet, per_class: int = 10, *, seed: int = 0) -> tuple[Tensor, Tensor]:
     """Normalised inputs and labels of `per_class` training samples of each class, at random by `seed`."""
     order = torch.randperm(len(data.train.labels), generator=torch.Generator().manual_seed(seed))
-    labels = data.train.labels[order]
+    labels = data.train.labels.cpu()[order]
     chosen = torch.cat([order[labels == label][:per_class] for label in range(data.classes)])
+    chosen = chosen.to(data.train.labels.device)
     return data.normalise(data.train.inputs[chosen]), data.train.labels[chosen]
 
 

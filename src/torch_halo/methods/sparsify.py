@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import torch
 from torch import nn
 
 from torch_halo.data import DataSet
@@ -17,6 +18,7 @@ from torch_halo.training.config import Config
 from torch_halo.training.fabric import launch
 from torch_halo.training.loop import Unwatched, train
 from torch_halo.training.metrics import epoch_figures
+from torch_halo.training.pruned import whole_state
 from torch_halo.training.session import Session, start
 
 
@@ -38,10 +40,12 @@ def sparsify(method: Method, network: nn.Module, data: DataSet, setup: Config, t
     """Make a network sparse by a method, in memory; the network that is passed stays as it is.
 
     `setup` are the settings of a plain training (its data set's and model's names are not looked at).
-    For runs in folders, which can be stopped and resumed, there is `halo experiment`.
+    The sparse one is in training mode, on the device that the set-up names. For runs in folders,
+    which can be stopped and resumed, there is `halo experiment`.
     """
     config = method.config(setup, target)
-    model, history = _trained(config, network, data)
+    with torch.random.fork_rng():  # a training sets the seed; the caller's random numbers go on as they were
+        model, history = _trained(config, network, data)
     select = config.shrinking.select
     own = sparsity(model, select=select)
     return Sparse(model, prune_(model, target, select=select), history, own)
@@ -52,7 +56,7 @@ def _trained(config: Config, network: nn.Module, data: DataSet) -> tuple[nn.Modu
     history: list[dict[str, Any]] = []
     if (first := method.before(config)) is not None:
         model, history = _trained(first, network, data)
-        earlier = model.state_dict()
+        earlier = whole_state(model)
     begin = partial(method.begin, config=config, before=earlier)
     session, watch = start(config, launch(config.compute), data, copy.deepcopy(network), begin), _History(history)
     train(session, watch)

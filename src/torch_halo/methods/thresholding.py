@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -14,9 +14,11 @@ from torch_halo.methods.base import Method, State
 from torch_halo.methods.thresholds import masked_by_threshold, soft_threshold_by
 from torch_halo.selection import select_weights
 from torch_halo.training.config import Config
-from torch_halo.training.session import Session
 from torch_halo.training.sparsifier import Sparsifier
+from torch_halo.weights import Weight
 
+Rule: TypeAlias = Callable[[Tensor, Tensor], Tensor]  # from a weight and its threshold to what the forward pass sees
+First: TypeAlias = Callable[[Weight], Tensor]  # the threshold at the beginning
 FEWEST = 0.01  # of a layer's weights; with no more, DST starts its thresholds again
 
 
@@ -37,7 +39,7 @@ class DST(Method):
         number("alpha", self.alpha, at_least=0)
 
     def begin(self, network: nn.Module, data: DataSet, config: Config, before: State | None) -> Sparsifier:
-        return _Stepped(_layers(network, config, masked_by_threshold, lambda w: w.new_zeros(len(w))), self.alpha)
+        return _Stepped(_layers(network, config, masked_by_threshold, _zero_by_channel, FEWEST), self.alpha)
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class STR(Method):
         number("initial", self.initial)
 
     def begin(self, network: nn.Module, data: DataSet, config: Config, before: State | None) -> Sparsifier:
-        return _Thresholded(_layers(network, config, soft_threshold_by, lambda w: w.new_tensor(self.initial)))
+        return _Thresholded(_layers(network, config, soft_threshold_by, lambda w: w.parameter.new_tensor(self.initial)))
 
 
 class _Layer:
@@ -66,8 +68,8 @@ class _Layer:
     name stands in front of it.
     """
 
-    def __init__(self, module: nn.Module, rule: Callable[[Tensor, Tensor], Tensor], threshold: Tensor) -> None:
-        self.module, self.rule, self.is_plain = module, rule, False
+    def __init__(self, module: nn.Module, rule: Rule, threshold: Tensor, fewest: float) -> None:
+        self.module, self.rule, self.is_plain, self._fewest = module, rule, False, fewest
         module.register_parameter("threshold", nn.Parameter(threshold))
         self._hooks = [
             module.register_forward_pre_hook(self._put),
@@ -100,7 +102,15 @@ class _Layer:
 
     def _put(self, module: nn.Module, inputs: Any) -> None:
         if not self.is_plain:
+            self.revive()
             module.__dict__["weight"] = self.effective()
+
+    @torch.no_grad()
+    def revive(self) -> None:
+        """Start the thresholds again where they leave almost nothing, if the method does so."""
+        if self._fewest:
+            kept = self.effective().count_nonzero() / self.weight.numel()
+            self.threshold.masked_fill_(kept <= self._fewest, 0.0)
 
     def _take(self, module: nn.Module, inputs: Any, output: Any) -> None:
         module.__dict__.pop("weight", None)
@@ -131,6 +141,7 @@ class _Thresholded(Sparsifier):
     @torch.no_grad()
     def _bake(self) -> None:
         for layer in self._layers:
+            layer.revive()
             layer.weight.copy_(layer.effective())
             layer.is_plain = True
 
@@ -143,17 +154,8 @@ class _Stepped(_Thresholded):
     def loss(self) -> Tensor:
         return self._alpha * torch.stack([layer.threshold.neg().exp().sum() for layer in self._layers]).sum()
 
-    @torch.no_grad()
-    def act(self, session: Session) -> bool:
-        for layer in self._layers:
-            kept = layer.effective().count_nonzero() / layer.weight.numel()
-            layer.threshold.masked_fill_(kept <= FEWEST, 0.0)
-        return False
 
-
-def _layers(
-    network: nn.Module, config: Config, rule: Callable[[Tensor, Tensor], Tensor], first: Callable[[Tensor], Tensor]
-) -> list[_Layer]:
+def _layers(network: nn.Module, config: Config, rule: Rule, first: First, fewest: float = 0.0) -> list[_Layer]:
     if config.compute.strategy == "fsdp":
         raise ValueError("learned thresholds need whole layers; use --strategy ddp or one process, not fsdp")
     found = []
@@ -161,5 +163,11 @@ def _layers(
         path, _, own = weight.name.rpartition(".")
         if own != "weight":
             raise ValueError(f"learned thresholds are for convolutions and linear layers, not for {weight.name}")
-        found.append(_Layer(network.get_submodule(path), rule, first(weight.parameter.detach())))
+        found.append(_Layer(network.get_submodule(path), rule, first(weight), fewest))
     return found
+
+
+def _zero_by_channel(weight: Weight) -> Tensor:
+    """A zero for each output channel, shaped to meet the weight."""
+    shape = [n if axis == weight.axes.out else 1 for axis, n in enumerate(weight.parameter.shape)]
+    return weight.parameter.detach().new_zeros(shape)

@@ -29,9 +29,8 @@ class Step(torch.autograd.Function):
 
 
 def masked_by_threshold(weight: Tensor, threshold: Tensor) -> Tensor:
-    """w where |w| exceeds its output channel's threshold, else 0; differentiable in both, as in DST."""
-    t = threshold.view(-1, *[1] * (weight.ndim - 1))
-    mask: Tensor = Step.apply(weight.abs() - t)  # type: ignore[no-untyped-call]
+    """w where |w| exceeds the threshold, which is shaped to meet it, else 0; differentiable in both, as in DST."""
+    mask: Tensor = Step.apply(weight.abs() - threshold)  # type: ignore[no-untyped-call]
     return weight * mask
 
 

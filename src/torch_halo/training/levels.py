@@ -20,14 +20,14 @@ def missing_levels(result: dict[str, object], levels: Iterable[float]) -> list[f
 def add_levels(path: Path, levels: Iterable[float], data_dir: Path | None) -> None:
     """Prune a finished run's network to sparsities that its result lacks, measure, and add them to it."""
     folder = RunFolder(path)
-    result = folder.result()
-    if result is None:
-        raise ValueError(f"{path} is not finished; it cannot be measured yet")
-    missing = missing_levels(result, levels)
-    if not missing:
-        return
-    found = subject(path, data_dir)
-    config = replace(found.config, pruning=Pruning())
-    with folder.taken(found.config):
-        added = [found.pruned(level, config).as_dict() for level in missing]
+    config = folder.config()
+    with folder.taken(config):
+        result = folder.result()
+        if result is None:
+            raise ValueError(f"{path} is not finished; it cannot be measured yet")
+        missing = missing_levels(result, levels)
+        if not missing:
+            return
+        found, plain = subject(path, data_dir), replace(config, pruning=Pruning())
+        added = [found.pruned(level, plain).as_dict() for level in missing]
         folder.finish({**result, "pruned": [*result["pruned"], *added]})

@@ -97,7 +97,7 @@ class Steps(Schedule):
     def stretched(self, factor: float) -> Schedule:
         if factor == 1 or self.unit == "training":
             return self
-        milestones = tuple(milestone * factor for milestone in self.milestones or ())
+        milestones = tuple(round(milestone * factor, 6) for milestone in self.milestones or ())
         every = None if self.every is None else max(1, round(self.every * factor))
         return replace(self, milestones=milestones, every=every)
 

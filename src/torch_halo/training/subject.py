@@ -74,5 +74,8 @@ def _load(network: nn.Module, path: Path, config: Config) -> bool:
         return True
     if not folder.checkpoint.exists():
         raise FileNotFoundError(f"{path} has no weights yet: neither {folder.model.name} nor a checkpoint")
-    network.load_state_dict(checkpoint.read(folder.checkpoint, config.name)["model"])
+    state = checkpoint.read(folder.checkpoint, config.name)["model"]
+    if state.keys() != network.state_dict().keys():
+        raise ValueError(f"{path} is still learning thresholds; it can be measured when it is finished")
+    network.load_state_dict(state)
     return False
