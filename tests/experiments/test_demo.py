@@ -84,7 +84,14 @@ def test_help_tells_a_newcomer(capsys):
 
 
 def test_ctrl_c_leaves_nothing(tmp_path):
-    process = subprocess.Popen([*HALO, "demo"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [*HALO, "demo"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
+    )
     assert process.stdout.readline() == "trained dense (1 of 15)\n"
     os.kill(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=60)
