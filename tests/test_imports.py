@@ -12,7 +12,18 @@ ROOT = Path(torch_halo.__file__).parent
 ROOMS = [
     {"checks", "files", "weights"},
     {"penalties", "selection", "models", "data"},
-    {"hooks", "coefficients", "state", "ranking", "shrinkage", "masks", "pruning", "figures", "recalibration"},
+    {
+        "hooks",
+        "coefficients",
+        "state",
+        "ranking",
+        "shrinkage",
+        "masks",
+        "pruning",
+        "figures",
+        "recalibration",
+        "stepsizes",
+    },
     {"training"},
     {"methods"},
     {"experiments"},
@@ -22,7 +33,18 @@ ROOMS = [
 ]
 SIDE = {"analysis", "deployment", "integrations", "linear"}  # may use what is left of training
 # Files of one room, in the order in which they may use each other.
-ORDER = ["hooks", "coefficients", "state", "ranking", "masks", "pruning", "shrinkage", "figures", "recalibration"]
+ORDER = [
+    "stepsizes",
+    "hooks",
+    "coefficients",
+    "state",
+    "ranking",
+    "masks",
+    "pruning",
+    "shrinkage",
+    "figures",
+    "recalibration",
+]
 
 
 def place(room):

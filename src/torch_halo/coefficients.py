@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import EllipsisType
 from typing import Any, NamedTuple
 
 import torch
@@ -67,6 +68,21 @@ class Attached:
             self.penalty.add_gradients_(w, lam, part, momentum, scale, rates.strength)
             _descend_(lam, momentum, rates.lr)
 
+    def move_(self, rates: Rates) -> None:
+        """Take λ's SGD step alone, from the weight as it is: of a penalty whose proximal map comes after the step."""
+        for w, part, lam, momentum in self._pieces(self.weight.local):
+            self._accelerate_(lam, momentum, rates)
+            nothing = torch.zeros_like(part)
+            self.penalty.add_gradients_(w, lam, nothing, momentum, 0.0, rates.strength)
+            _descend_(lam, momentum, rates.lr)
+
+    def threshold_(self, step: Scalar) -> None:
+        """Replace the weight by its proximal map."""
+        w, lam = self.weight.local, tuple(map(local, self.lam))
+        for part in self._parts():
+            cut = step[part] if isinstance(step, Tensor) and step.ndim else step
+            w[part].copy_(self.penalty.proximal_map(w[part], cut, *_cut(lam, part)))
+
     def shrink_shared_(self, grad: Tensor, scale: Scalar, rates: Rates) -> Tensor:
         """Add scale·∂Ω/∂w to `grad`; returns this weight's part of a shared λ's gradient, on this process."""
         partial = torch.zeros_like(self.lam[0])
@@ -91,13 +107,18 @@ class Attached:
         """(w, its gradient, λ, λ's momentum), cut along the first axis where entries are independent."""
         w = self.weight.local
         lam, momentum = tuple(map(local, self.lam)), tuple(map(local, self.momentum))
+        for part in self._parts():
+            yield w[part], grad[part], _cut(lam, part), _cut(momentum, part)
+
+    def _parts(self) -> Iterator[EllipsisType | slice]:
+        """Where to cut along the first axis."""
+        w = self.weight.local
         if not isinstance(self.penalty, Separable) or w.numel() <= PIECE:
-            yield w, grad, lam, momentum
+            yield ...
             return
         rows = max(1, PIECE * w.shape[0] // w.numel())
         for first in range(0, w.shape[0], rows):
-            part = slice(first, first + rows)
-            yield w[part], grad[part], _cut(lam, part), _cut(momentum, part)
+            yield slice(first, first + rows)
 
     def follow(self) -> None:
         """Bring λ to its weight's device and dtype."""
@@ -200,5 +221,5 @@ def _like(lam: Tensor, parameter: Tensor) -> Tensor:
     return distributed_like(lam, parameter) if lam.shape == parameter.shape else lam
 
 
-def _cut(tensors: Coefficients, part: slice) -> Coefficients:
+def _cut(tensors: Coefficients, part: EllipsisType | slice) -> Coefficients:
     return tuple(tensor[part] if tensor.ndim else tensor for tensor in tensors)

@@ -11,10 +11,11 @@ from torch.optim import SGD, Optimizer
 
 from torch_halo.checks import number, whole
 from torch_halo.coefficients import Attached, Rates, check_finite, follow, share, warn_if_equal
-from torch_halo.hooks import base_optimizer, before_update, check_held, gradient
+from torch_halo.hooks import after_update, base_optimizer, before_update, check_held, gradient
 from torch_halo.penalties import PENALTIES, Penalty
 from torch_halo.selection import Select, select_weights
 from torch_halo.state import State
+from torch_halo.stepsizes import check_optimizer, step_size
 from torch_halo.weights import Weight, stacked, sum_shards
 
 CHECK_EVERY = 50
@@ -28,7 +29,8 @@ class Shrinkage:
     """A penalty attached to a model's weights: from now on `optimizer.step()` also shrinks them.
 
     The penalty's gradient is added to the weights' gradients inside the step, once, untouched by
-    clipping and accumulation. Learned coefficients λ start at 1 and move by SGD with momentum 0.9
+    clipping and accumulation; a `proximal` penalty's map follows the step instead, and gives exact
+    zeros. Learned coefficients λ start at 1 and move by SGD with momentum 0.9
     and weight decay, whatever the weights' optimizer; λ and its momentum live in `optimizer.state`,
     so that the optimizer's own `state_dict` resumes them exactly.
 
@@ -71,11 +73,19 @@ class Shrinkage:
         weights = select_weights(model, select)
         check_held(optimizer, weights)
         _check_free(weights)
-        self._attached = [Attached.to(weight, penalty) for weight in weights]
+        if penalty.proximal:
+            check_optimizer(optimizer)
+            if penalty.shared:
+                raise ValueError("a penalty with one λ for the whole model has no proximal training")
+        decays = {id(p): self._decay_in(optimizer, group) for group in optimizer.param_groups for p in group["params"]}
+        self._attached = [Attached.to(w, penalty.trained(decays[id(w.parameter)])) for w in weights]
+        self._due: list[tuple[Attached, dict[str, Any], float]] = []  # proximal maps at the end of this step
         share(self._attached)
         self._by_id = {id(attached.weight.parameter): attached for attached in self._attached}
         self._state = State(self._attached, optimizer)
         self._handles = [before_update(optimizer, self._shrink), *self._state.hooks(optimizer)]
+        if penalty.proximal:
+            self._handles.append(after_update(optimizer, self._threshold))
         # Weakly, so that an optimizer that nobody uses any more sets its parameters free.
         self._optimizer = weakref.ref(optimizer)
         _live.setdefault(optimizer, []).append(self)
@@ -127,7 +137,11 @@ class Shrinkage:
             scale = rates.strength * (-1.0 if group.get("maximize") else 1.0)
             scale = scale if grad_scale is None else scale * grad_scale
             for attached, grad in members:
-                if self.penalty.shared:
+                if self.penalty.proximal:
+                    if self.penalty.learned:
+                        attached.move_(rates)
+                    self._due.append((attached, group, rates.strength))
+                elif self.penalty.shared:
                     shared.append((attached, attached.shrink_shared_(grad, scale, rates), rates))
                 else:
                     attached.shrink_(grad, scale, rates)
@@ -135,6 +149,13 @@ class Shrinkage:
             members_, partial, all_rates = zip(*shared, strict=True)
             totals = sum_shards(partial, [attached.weight for attached in members_])
             members_[0].move_shared_(stacked(totals).sum(), all_rates[0])
+
+    @torch.no_grad()
+    def _threshold(self, optimizer: Optimizer) -> None:
+        """End a step with the penalty's proximal map."""
+        for attached, group, strength in self._due:
+            attached.threshold_(step_size(optimizer, group, attached.weight.parameter) * strength)
+        self._due.clear()
 
     def _members(self, group: dict[str, Any]) -> list[tuple[Attached, Tensor]]:
         """The group's weights that have a gradient; none if the learning rate is 0: nothing changes then."""
@@ -157,14 +178,19 @@ class Shrinkage:
         return self._rates(optimizer, group, step)
 
     def _rates(self, optimizer: Optimizer, group: dict[str, Any], step: int) -> Rates:
-        sgd, lr, first = isinstance(optimizer, SGD), float(group["lr"]), group[self._state.first_lr]
-        start = first if sgd else 0.1
-        decay = float(group["weight_decay"]) if sgd and group["weight_decay"] > 0 else 5e-4
+        lr, first = float(group["lr"]), group[self._state.first_lr]
+        start = first if isinstance(optimizer, SGD) else 0.1
         return Rates(
             strength=min(1.0, step / self._ramp_steps) if self._ramp_steps else 1.0,
             lr=(start if self._lr is None else self._lr) * (self._schedule(step) if self._schedule else lr / first),
-            decay=decay if self._decay is None else self._decay,
+            decay=self._decay_in(optimizer, group),
         )
+
+    def _decay_in(self, optimizer: Optimizer, group: dict[str, Any]) -> float:
+        """λ's weight decay for the weights of a group."""
+        if self._decay is not None:
+            return self._decay
+        return float(group["weight_decay"]) if isinstance(optimizer, SGD) and group["weight_decay"] > 0 else 5e-4
 
 
 def _optional(what: str, value: float | None) -> float | None:

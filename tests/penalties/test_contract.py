@@ -70,7 +70,7 @@ def test_zero_weights_have_no_gradient_and_stay(penalty):
     grad = torch.zeros_like(w)
     penalty.add_gradients_(w, lam, grad)
     assert not grad.any()
-    assert not penalty.proximal(w, 0.1, lam).any()
+    assert not penalty.prox(w, 0.1, lam).any()
     leaf = w.clone().requires_grad_()
     (by_autograd,) = torch.autograd.grad(penalty.value(leaf, lam), leaf)
     assert not by_autograd.any()
@@ -94,7 +94,7 @@ def test_even_in_w(penalty):
     penalty.add_gradients_(w, lam, plus)
     penalty.add_gradients_(-w, lam, minus)
     torch.testing.assert_close(plus, -minus)
-    torch.testing.assert_close(penalty.proximal(-w, 0.1, lam), -penalty.proximal(w, 0.1, lam))
+    torch.testing.assert_close(penalty.prox(-w, 0.1, lam), -penalty.prox(w, 0.1, lam))
 
 
 @every
@@ -119,7 +119,7 @@ def test_bfloat16_weights_are_computed_in_float32(penalty):
     wanted = torch.zeros(4, 3)
     penalty.add_gradients_(w.float(), lam, wanted)
     torch.testing.assert_close(grad, wanted.bfloat16())
-    assert penalty.proximal(w, 0.1, lam).dtype == torch.bfloat16
+    assert penalty.prox(w, 0.1, lam).dtype == torch.bfloat16
 
 
 @every

@@ -12,7 +12,7 @@ W = torch.linspace(-2, 2, 24, dtype=torch.float64).reshape(6, 2, 2) + 0.01
 def everything(penalty, lam=()):
     grad = torch.zeros_like(W)
     penalty.add_gradients_(W, lam, grad)
-    return penalty.cost(W, *lam), grad, penalty.proximal(W, 0.2, lam)
+    return penalty.cost(W, *lam), grad, penalty.prox(W, 0.2, lam)
 
 
 def assert_same(penalty, other, lam=(), other_lam=()):
@@ -47,7 +47,7 @@ def test_singleton_groups_are_elementwise(inner):
     lam = coefficients(inner, flat)
     grouped = th.Grouped(inner, "kernel")
     torch.testing.assert_close(grouped.value(flat, lam), inner.value(flat, lam))
-    torch.testing.assert_close(grouped.proximal(flat, 0.2, lam), inner.proximal(flat, 0.2, lam))
+    torch.testing.assert_close(grouped.prox(flat, 0.2, lam), inner.prox(flat, 0.2, lam))
 
 
 def test_shalo_1_on_singletons_is_halo():

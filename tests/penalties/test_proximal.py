@@ -20,7 +20,7 @@ def test_proximal_map_minimises_on_a_grid(penalty, step):
     grid = torch.arange(-12000, 12001, dtype=torch.float64) / 4000
     rho = torch.stack([penalty.rho(grid.abs(), *(part[i] for part in lam)) for i in range(len(w))])
     best = (0.5 * (grid - w[:, None]) ** 2 + step * rho).min(1).values
-    x = penalty.proximal(w, step, lam)
+    x = penalty.prox(w, step, lam)
     reached = 0.5 * (x - w) ** 2 + step * penalty.rho(x.abs(), *lam)
     assert (reached <= best + 1e-12).all()
     assert (reached >= best - 1e-5).all()  # the grid is this fine
@@ -31,7 +31,7 @@ def test_proximal_map_minimises_on_a_grid(penalty, step):
 def test_bridge_roots_are_stationary_over_many_scales(penalty, dtype):
     w = torch.logspace(-8, 4, 97, dtype=dtype)
     for step in (1e-6, 1e-2, 1.0, 1e3):
-        x = penalty.proximal(w, step)
+        x = penalty.prox(w, step)
         assert (x >= 0).all()
         assert (x <= w).all()
         residual = ((x - w + step * penalty.slopes(x)[0]) / w)[x > 1e-30]  # smaller ones have too few digits left
@@ -46,19 +46,19 @@ def test_group_map_shrinks_each_norm_and_keeps_directions(inner, groups):
     dims = {"out": (1, 2, 3), "in": (0, 2, 3), "kernel": (2, 3)}[groups]
     norms = w.square().sum(dims, keepdim=True).sqrt()
     expected = w / norms * inner.shrink(norms, 0.9)
-    torch.testing.assert_close(th.Grouped(inner, groups).proximal(w, 0.9), expected)
+    torch.testing.assert_close(th.Grouped(inner, groups).prox(w, 0.9), expected)
 
 
 def test_group_soft_threshold_by_hand():
     w = torch.tensor([[3.0, 4.0], [0.3, 0.4]])
-    torch.testing.assert_close(th.Grouped(th.L1(1.0), "out").proximal(w, 1.0), torch.tensor([[2.4, 3.2], [0.0, 0.0]]))
+    torch.testing.assert_close(th.Grouped(th.L1(1.0), "out").prox(w, 1.0), torch.tensor([[2.4, 3.2], [0.0, 0.0]]))
 
 
 def test_steps_that_have_no_map_are_refused():
     with pytest.raises(ValueError, match=r"step below gamma = 2; received 2"):
-        th.MCP(0.1, 2.0).proximal(torch.ones(2), 2.0)
+        th.MCP(0.1, 2.0).prox(torch.ones(2), 2.0)
     with pytest.raises(ValueError, match=r"step below a - 1 = 1\.5; received 3"):
-        th.SCAD(0.1, 2.5).proximal(torch.ones(2), torch.tensor([0.1, 3.0]))
+        th.SCAD(0.1, 2.5).prox(torch.ones(2), torch.tensor([0.1, 3.0]))
 
 
 def regression():
@@ -72,7 +72,7 @@ def proximal_gradient(penalty, x, y, steps=5000):
     step = len(y) / float(torch.linalg.matrix_norm(x, 2)) ** 2
     w = torch.zeros(x.shape[1], dtype=x.dtype)
     for _ in range(steps):
-        w = penalty.proximal(w - step * x.T @ (x @ w - y) / len(y), step)
+        w = penalty.prox(w - step * x.T @ (x @ w - y) / len(y), step)
     return w
 
 

@@ -3,7 +3,7 @@
 import argparse
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -90,6 +90,9 @@ def part_of(make: Callable[..., Any], choices: Mapping[str, str | None], base: o
         elif flag.default is REQUIRED:
             name = getattr(make, "__name__", str(make))
             raise ValueError(f"{name} takes {flag.name}, which no flag can give; it is for Python only")
+    own = {flag.name for flag in flags}
+    for name, part in nested.items():  # of a flag that both have the outer one is meant
+        nested[name] = replace(part, flags=tuple(flag for flag in part.flags if flag.name not in own))
     defaults = {flag.name: getattr(base, flag.name) for flag in flags} if base is not None else {}
     return Part(make, tuple(flags), defaults, nested)
 

@@ -13,6 +13,9 @@ Scalar: TypeAlias = float | Tensor
 # Fields with what they mean, which the command line shows as their help.
 Strength: TypeAlias = Annotated[float, "the strength ξ"]
 PriorStrength: TypeAlias = Annotated[float, "ψ, the strength on λ itself (xi)"]
+Proximal: TypeAlias = Annotated[bool, "exact zeros: the proximal map after each step, instead of the gradient in it"]
+# Of a field that came later than others: it is not stored while it has its default, so that runs keep their names.
+LATER = {"is_stored_if_default": False}
 
 
 class Penalty(ABC):
@@ -22,6 +25,9 @@ class Penalty(ABC):
     a tensor, or as a tuple where a penalty has several; None stands for those at the start of
     training.
     """
+
+    # Whether training ends each step with the proximal map, instead of adding the gradient to it.
+    proximal: bool = False
 
     @property
     def learned(self) -> bool:
@@ -43,7 +49,7 @@ class Penalty(ABC):
         lam = self._coefficients(w, coefficients)
         return self.cost(w, *lam) + self.prior(*lam)
 
-    def proximal(self, w: Tensor, step: Scalar, coefficients: Tensor | Coefficients | None = None) -> Tensor:
+    def prox(self, w: Tensor, step: Scalar, coefficients: Tensor | Coefficients | None = None) -> Tensor:
         """argmin over x of ½‖x − w‖² + step·Ω(x, λ), with λ held fixed."""
         return self.proximal_map(w, step, *self._coefficients(w, coefficients))
 
@@ -76,11 +82,15 @@ class Penalty(ABC):
 
     @abstractmethod
     def proximal_map(self, w: Tensor, step: Scalar, *lam: Tensor) -> Tensor:
-        """`proximal` with λ spelled out."""
+        """`prox` with λ spelled out."""
 
     def start(self, w: Tensor) -> Coefficients:
         """λ at the start of training: like w, or a plain tensor where w is one."""
         return ()
+
+    def trained(self, decay: float) -> "Penalty":
+        """What training uses in this one's stead, where λ has weight decay `decay`."""
+        return self
 
     def on(self, weight: Weight) -> "Penalty":
         """This penalty, fitted to one weight of a model (its name, its axes, its shards)."""

@@ -1,14 +1,14 @@
 """The bridge penalty |w|^q and its proximal map."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from torch_halo.checks import number
-from torch_halo.penalties.base import Scalar, Separable, Strength, soft_threshold
+from torch_halo.penalties.base import LATER, Proximal, Scalar, Separable, Strength, soft_threshold
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,7 @@ class Bridge(Separable):
 
     xi: Strength
     q: Annotated[float, "the power"]
+    proximal: Proximal = field(default=False, metadata=LATER)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "xi", number("Bridge: xi", self.xi, at_least=0))

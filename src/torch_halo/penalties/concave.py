@@ -1,13 +1,13 @@
 """Concave penalties that leave large weights alone: MCP and SCAD."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from torch_halo.checks import number
-from torch_halo.penalties.base import Scalar, Separable, Strength, soft_threshold
+from torch_halo.penalties.base import LATER, Proximal, Scalar, Separable, Strength, soft_threshold
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,7 @@ class MCP(Separable):
 
     xi: Strength
     gamma: Annotated[float, "γ: no slope beyond |w| = γξ"]
+    proximal: Proximal = field(default=False, metadata=LATER)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "xi", number("MCP: xi", self.xi, at_least=0))
@@ -57,6 +58,7 @@ class SCAD(Separable):
 
     xi: Strength
     a: Annotated[float, "no slope beyond |w| = aξ"] = 3.7
+    proximal: Proximal = field(default=False, metadata=LATER)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "xi", number("SCAD: xi", self.xi, at_least=0))

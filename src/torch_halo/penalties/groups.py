@@ -9,9 +9,11 @@ from torch import Tensor
 
 from torch_halo.checks import Table, number
 from torch_halo.penalties.base import (
+    LATER,
     Coefficients,
     Penalty,
     PriorStrength,
+    Proximal,
     Scalar,
     Separable,
     Strength,
@@ -115,6 +117,7 @@ class Grouped(OverGroups):
 
     inner: Annotated[Separable, "the penalty on the groups' norms"]
     groups: Annotated[GroupName, GROUPS_HELP]
+    proximal: Proximal = field(default=False, metadata=LATER)
     axes: Axes = field(default=Axes(), kw_only=True, repr=False)  # set by `on`
 
     def __post_init__(self) -> None:

@@ -1,16 +1,19 @@
 """Penalties that learn their coefficients: HALO, one λ per weight, and SWS, one λ for all."""
 
 from abc import abstractmethod
-from dataclasses import dataclass
-from typing import Annotated
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
 from torch_halo.checks import number
 from torch_halo.penalties.base import (
+    LATER,
     Coefficients,
+    Penalty,
     PriorStrength,
+    Proximal,
     Scalar,
     Separable,
     Strength,
@@ -18,6 +21,7 @@ from torch_halo.penalties.base import (
     magnitude,
     soft_threshold,
 )
+from torch_halo.penalties.bridge import Bridge
 from torch_halo.penalties.functions import CoefficientFunction, InversePower, check_function, evaluate
 
 
@@ -76,7 +80,9 @@ class HALO(Hierarchical):
     any callable of λ, whose derivative is found by autograd unless it has `with_derivative`.
 
     For fixed w and h = 1/λ^k the best coefficient is λ* = (kξ|w|/ψ)^(1/(k+1)): it rises with |w|,
-    so that large weights go free.
+    so that large weights go free. `solve="profile"` puts it in λ's place at every step: there is no
+    λ to store, the penalty is a bridge (see `profile`), and training is proximal, with exact zeros.
+    `proximal` alone gives exact zeros with λ learned jointly.
 
     >>> HALO(xi=0.5).value(torch.tensor([1.0, -3.0]), torch.tensor([1.0, 2.0]))
     tensor(2.3750)
@@ -85,27 +91,88 @@ class HALO(Hierarchical):
     xi: Strength = "auto"  # type: ignore[assignment]  # a number, until a target sparsity can set it
     psi: PriorStrength = None  # type: ignore[assignment]  # xi
     h: Annotated[CoefficientFunction, "how λ turns into a strength"] = InversePower(2)
+    proximal: Proximal = field(default=False, metadata=LATER)
+    solve: Annotated[Literal["joint", "profile"], "λ learned with the weights, or at its best value always"] = field(
+        default="joint", metadata=LATER
+    )
 
     def __post_init__(self) -> None:
+        if self.solve not in ("joint", "profile"):
+            raise ValueError(f"HALO: solve must be joint or profile; received {self.solve!r}")
         if isinstance(self.xi, str):
             raise ValueError(f"HALO: xi must be a number, e.g. HALO(xi=1e-6); received {self.xi!r}")
         object.__setattr__(self, "xi", number("HALO: xi", self.xi, at_least=0))
         psi = self.xi if self.psi is None else self.psi
         object.__setattr__(self, "psi", number("HALO: psi", psi, at_least=0))
         check_function("HALO", self.h)
+        if self.solve == "profile":
+            object.__setattr__(self, "proximal", True)
+            if not isinstance(self.h, InversePower):
+                raise ValueError(f"HALO: solve='profile' needs h = InversePower(k); received {self.h!r}")
+
+    @property
+    def learned(self) -> bool:
+        return self.solve == "joint"
 
     @property
     def function(self) -> CoefficientFunction:
         return self.h
 
-    def prior(self, *lam: Tensor) -> Tensor:
-        return self.psi * lam[0].abs().sum()
+    def profile(self, decay: float = 0.0) -> Bridge:
+        """The bridge penalty that is left when λ is at its best value for each weight, h = 1/λ^k.
+
+        min over λ of ξ|w|/λ^k + ψλ is ψ(1 + 1/k)·(kξ|w|/ψ)^(1/(k+1)). With weight decay δ on λ the
+        term (δ/2)λ² stands in ψλ's place (ψ is far below it where λ moves at all, and with both
+        there is no power law): (1 + k/2)·(ξ|w|)^(2/(k+2))·(δ/k)^(k/(k+2)), √(2δξ|w|) for k = 2.
+        """
+        if not isinstance(self.h, InversePower):
+            raise ValueError(f"only h = 1/λ^k has a profile; this one is {self.h!r}")
+        k = self.h.k
+        if decay > 0:
+            q = 2 / (k + 2)
+            return Bridge((1 + k / 2) * self.xi**q * (decay / k) ** (1 - q), q, proximal=True)
+        if self.psi == 0:
+            raise ValueError("HALO: solve='profile' needs psi or a weight decay on λ; received 0 for both")
+        q = 1 / (k + 1)
+        return Bridge(self.psi * (1 + 1 / k) * (k * self.xi / self.psi) ** q, q, proximal=True)
+
+    def trained(self, decay: float) -> Penalty:
+        return self if self.learned else self.profile(decay)
+
+    def rho(self, a: Tensor, *lam: Tensor) -> Tensor:
+        return super().rho(a, *lam) if self.learned else self.profile().rho(a)
+
+    def slopes(self, a: Tensor, *lam: Tensor) -> tuple[Tensor, ...]:
+        return super().slopes(a, *lam) if self.learned else self.profile().slopes(a)
+
+    def shrink(self, a: Tensor, step: Scalar, *lam: Tensor) -> Tensor:
+        return super().shrink(a, step, *lam) if self.learned else self.profile().shrink(a, step)
+
+    def add_gradients_(
+        self,
+        w: Tensor,
+        lam: Coefficients,
+        grad: Tensor,
+        lam_grads: Coefficients = (),
+        scale: Scalar = 1.0,
+        lam_scale: float = 1.0,
+    ) -> None:
+        if self.learned:
+            super().add_gradients_(w, lam, grad, lam_grads, scale, lam_scale)
+        else:
+            self.profile().add_gradients_(w, lam, grad, lam_grads, scale, lam_scale)
+
+    def prior(self, *lam: Tensor) -> Tensor | float:
+        return self.psi * lam[0].abs().sum() if lam else 0.0
 
     def add_prior_gradients_(self, lam: Coefficients, lam_grads: Coefficients, scale: float = 1.0) -> None:
         # λ > 0 (Shrinkage's floor), so |λ|′ = 1.
-        lam_grads[0].add_(scale * self.psi)
+        for total in lam_grads:
+            total.add_(scale * self.psi)
 
     def start(self, w: Tensor) -> Coefficients:
+        if not self.learned:
+            return ()
         return (torch.ones_like(w, dtype=at_least_float32(w.dtype), requires_grad=False),)
 
 

@@ -7,7 +7,16 @@ import torch
 from torch import Tensor, nn
 
 from torch_halo.checks import number
-from torch_halo.penalties.base import Coefficients, Penalty, Scalar, Separable, Strength, soft_threshold
+from torch_halo.penalties.base import (
+    LATER,
+    Coefficients,
+    Penalty,
+    Proximal,
+    Scalar,
+    Separable,
+    Strength,
+    soft_threshold,
+)
 from torch_halo.weights import Weight, local, unwrapped
 
 
@@ -22,6 +31,7 @@ class L1(Separable):
     """
 
     xi: Strength
+    proximal: Proximal = field(default=False, metadata=LATER)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "xi", number("L1: xi", self.xi, at_least=0))

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import Field, dataclass, field, fields, is_dataclass
 from functools import cached_property
 from typing import Any
 
@@ -86,7 +86,7 @@ _NAMES = {kind: name for table in _KINDS.values() for name, kind in table.items(
 def _encode(value: Any, where: str) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         # A penalty's keyword-only fields are set when it is attached; they are no settings.
-        parts = {f.name: _encode(getattr(value, f.name), f.name) for f in fields(value) if not f.kw_only}
+        parts = {f.name: _encode(getattr(value, f.name), f.name) for f in fields(value) if _is_stored(f, value)}
         return {"kind": _NAMES[type(value)], **parts} if type(value) in _NAMES else parts
     if isinstance(value, (tuple, list)):
         return [_encode(item, where) for item in value]
@@ -95,6 +95,11 @@ def _encode(value: Any, where: str) -> Any:
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     raise ValueError(f"{where}: {type(value).__name__} cannot be stored with a run; it is for Python only")
+
+
+def _is_stored(setting: Field[Any], owner: Any) -> bool:
+    is_late = not setting.metadata.get("is_stored_if_default", True)
+    return not setting.kw_only and not (is_late and getattr(owner, setting.name) == setting.default)
 
 
 def _decode(value: Any, where: str) -> Any:
