@@ -57,7 +57,7 @@ def _grids(
 
 _DIGITS = _grids(
     l1=(5e-4, 1e-3, 2e-3, 4e-3),
-    sws=(1e-2, 2e-2, 5e-2, 1e-1),
+    sws=(2e-3, 5e-3, 1e-2, 2e-2),
     halo=(3e-5, 1e-4, 3e-4, 1e-3),
     alpha=(5e-4, 2e-3, 5e-3, 2e-2),
     initial=(-2.0, -3.0, -4.0, -5.0),
