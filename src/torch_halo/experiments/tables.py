@@ -75,6 +75,8 @@ def _sheet(plan: Plan, subject: Subject) -> Sheet:
         first = [plan.cell(row, 0.0)] if row.method == "dense" else []
         body.append(_body_row(plan, row, first, cells))
         sources += [_source(plan, cell) for cell in first + cells]
+    if not any(map(_reported, rows)):  # the paper has nothing to stand beside
+        header, body = header[:-3], [row[:-3] for row in body]
     seeds = f"{spec.seeds} seeds, mean ± sd" if spec.seeds > 1 else "1 seed"
     title = f"{subject.name}: test accuracy in percent by sparsity, {spec.epochs} epochs, {seeds}"
     return Sheet(title, header, tuple(body), tuple(sources), _notes(plan, subject, sources))
