@@ -23,6 +23,7 @@ ROOMS = [
         "figures",
         "recalibration",
         "stepsizes",
+        "target",
     },
     {"training"},
     {"methods"},
@@ -35,6 +36,7 @@ SIDE = {"analysis", "deployment", "integrations", "linear"}  # may use what is l
 # Files of one room, in the order in which they may use each other.
 ORDER = [
     "stepsizes",
+    "target",
     "hooks",
     "coefficients",
     "state",

@@ -1,9 +1,11 @@
 """Shrinkage: a penalty attached to a model and its optimizer."""
 
 import gc
+import math
+import warnings
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -12,14 +14,20 @@ from torch.optim import SGD, Optimizer
 from torch_halo.checks import number, whole
 from torch_halo.coefficients import Attached, Rates, check_finite, follow, share, warn_if_equal
 from torch_halo.hooks import after_update, base_optimizer, before_update, check_held, gradient
+from torch_halo.masks import Masks
 from torch_halo.penalties import PENALTIES, Penalty
+from torch_halo.pruning import prune_
 from torch_halo.selection import Select, select_weights
 from torch_halo.state import State
 from torch_halo.stepsizes import check_optimizer, step_size
-from torch_halo.weights import Weight, stacked, sum_shards
+from torch_halo.target import FIRST, Target
+from torch_halo.weights import Weight, local, stacked, sum_shards
 
 CHECK_EVERY = 50
 SPREAD_AFTER = 1000
+SAMPLE = 10_000  # weights of a layer, looked at for the first strength
+TRACE = 1e-12  # far below any weight that a proximal map leaves
+FAR = 0.02  # from the target, when the zeros are frozen: worth a warning
 
 # Those attached to each optimizer that is still in use.
 _live: "weakref.WeakKeyDictionary[Optimizer, list[Shrinkage]]" = weakref.WeakKeyDictionary()
@@ -41,6 +49,10 @@ class Shrinkage:
     `ramp_steps` steps the penalty grows from 0 to its full strength; from `until_step` on it acts no
     more, and λ rests.
 
+    With `target_sparsity` and `total_steps`, the length of the whole training, the strength is set and
+    steered so that the share of zeros rises to the target (see `Target`): `HALO()` and no other
+    number. It needs a penalty with exact zeros.
+
     >>> model = nn.Linear(4, 2)
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     >>> shrink = Shrinkage(model, PENALTIES["halo"](xi=1e-6), optimizer)
@@ -60,10 +72,14 @@ class Shrinkage:
         coefficient_schedule: Callable[[int], float] | None = None,
         ramp_steps: int = 0,
         until_step: int | None = None,
+        target_sparsity: float | None = None,
+        total_steps: int | None = None,
     ) -> None:
         if not isinstance(penalty, Penalty):
             raise TypeError(f"penalty must be a penalty object ({', '.join(PENALTIES)}); received {penalty!r}")
-        self.penalty = penalty
+        self._target = _target(penalty, target_sparsity, total_steps, ramp_steps, until_step)
+        self.penalty = penalty = penalty if self._target is None else penalty.steered()
+        self._model, self._masks = model, cast("Masks | None", None)
         self._lr = _optional("coefficient_lr", coefficient_lr)
         self._decay = _optional("coefficient_weight_decay", coefficient_weight_decay)
         self._schedule = coefficient_schedule
@@ -168,6 +184,10 @@ class Shrinkage:
     def _begin_step(self, optimizer: Optimizer, group: dict[str, Any], members: list[Attached]) -> Rates | None:
         """Count the step, look at the numbers from time to time, and say how far to go (None: it is over)."""
         step = group[self._state.step]
+        if self._target is not None and self._target.is_frozen(step):
+            self._state.count(group)
+            self._freeze(optimizer)
+            return None
         if step % CHECK_EVERY == 0:
             check_finite(members, step, float(group["lr"]))
         self._state.count(group)
@@ -181,16 +201,89 @@ class Shrinkage:
         lr, first = float(group["lr"]), group[self._state.first_lr]
         start = first if isinstance(optimizer, SGD) else 0.1
         return Rates(
-            strength=min(1.0, step / self._ramp_steps) if self._ramp_steps else 1.0,
+            strength=self._strength(optimizer, group, step),
             lr=(start if self._lr is None else self._lr) * (self._schedule(step) if self._schedule else lr / first),
             decay=self._decay_in(optimizer, group),
         )
+
+    def _strength(self, optimizer: Optimizer, group: dict[str, Any], step: int) -> float:
+        """The penalty's share of its full strength: on its ramp, or as the target has it."""
+        if self._target is None:
+            return min(1.0, step / self._ramp_steps) if self._ramp_steps else 1.0
+        key = self._state.strength
+        if key not in group:
+            group[key] = self._first_strength(optimizer, group)
+        elif self._target.is_due(step):
+            group[key] *= self._target.factor(step, self._zeros())
+        return float(group[key])
+
+    def _first_strength(self, optimizer: Optimizer, group: dict[str, Any]) -> float:
+        """The strength with which a proximal map cuts a thousandth of the weights."""
+        for other in optimizer.param_groups:  # one strength for all groups
+            if self._state.strength in other:
+                return float(other[self._state.strength])
+        samples = [attached.weight.local.detach().abs().flatten() for attached in self._attached]
+        magnitudes = torch.cat([sample[:: 1 + len(sample) // SAMPLE] for sample in samples])
+        small = magnitudes.float().quantile(FIRST).double().reshape(1)
+        step, penalty = float(group["lr"]), self._attached[0].penalty
+        low, high = 1e-30, 1e30
+        for _ in range(100):
+            middle = math.sqrt(low * high)
+            cuts = not bool(penalty.prox(small, step * middle).any())
+            low, high = (low, middle) if cuts else (middle, high)
+        return high
+
+    def _zeros(self) -> float:
+        """The share of zeros."""
+        weights = [attached.weight for attached in self._attached]
+        zeros = sum_shards([(weight.local == 0).sum() for weight in weights], weights)
+        return sum(map(int, zeros)) / sum(weight.parameter.numel() for weight in weights)
+
+    def _freeze(self, optimizer: Optimizer) -> None:
+        """Make the count of zeros exact, and hold them; a training that goes on has them already."""
+        if self._masks is not None or self._target is None:
+            return
+        select, target = self._is_own, self._target.sparsity
+        found = self._zeros()
+        if abs(found - target) > FAR:
+            warnings.warn(
+                f"{found:.1%} of the weights are zero where {target:.1%} were to be; train longer, or ask for less",
+                stacklevel=2,
+            )
+        if found > target:
+            self._revive()
+        self._masks = prune_(self._model, target, select=select)
+        self._masks.hold(optimizer)
+
+    def _revive(self) -> None:
+        """Give zeros a trace of the way that they would go: of too many, those that would go farthest come back."""
+        for attached in self._attached:
+            if (grad := gradient(attached.weight)) is not None:
+                w, g = attached.weight.local, local(grad)
+                w.copy_(torch.where(w == 0, -TRACE * g / (1 + g.abs()), w))
+
+    def _is_own(self, name: str, parameter: nn.Parameter) -> bool:
+        return id(parameter) in self._by_id
 
     def _decay_in(self, optimizer: Optimizer, group: dict[str, Any]) -> float:
         """λ's weight decay for the weights of a group."""
         if self._decay is not None:
             return self._decay
         return float(group["weight_decay"]) if isinstance(optimizer, SGD) and group["weight_decay"] > 0 else 5e-4
+
+
+def _target(penalty: Penalty, sparsity: float | None, total: int | None, ramp: int, until: int | None) -> Target | None:
+    if sparsity is None:
+        if getattr(penalty, "xi", None) == "auto":
+            raise ValueError("xi is auto: give it a number, e.g. HALO(xi=1e-6), or Shrinkage a target_sparsity")
+        return None
+    if total is None:
+        raise ValueError("target_sparsity needs total_steps, the number of steps of the whole training")
+    if not penalty.steered().proximal:
+        raise ValueError(f"target_sparsity needs exact zeros: a penalty with proximal=True; received {penalty}")
+    if ramp or until is not None:
+        raise ValueError("target_sparsity steers the strength; it goes without ramp_steps and until_step")
+    return Target(sparsity, total)
 
 
 def _optional(what: str, value: float | None) -> float | None:

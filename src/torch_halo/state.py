@@ -23,6 +23,7 @@ class State:
         places = {id(p): i for i, p in enumerate(_parameters(optimizer.param_groups))}
         first = min(places[id(one.weight.parameter)] for one in attached)
         self.step, self.first_lr = f"halo_step_{first}", f"halo_first_lr_{first}"
+        self.strength = f"halo_strength_{first}"  # where a target steers it
         self._attached = list(attached)
         self._penalty = attached[0].penalty
         self._by_id = {id(one.weight.parameter): one for one in attached}
@@ -47,6 +48,7 @@ class State:
         for group in optimizer.param_groups:
             group.pop(self.step, None)
             group.pop(self.first_lr, None)
+            group.pop(self.strength, None)
 
     def mark(self, optimizer: Optimizer) -> None:
         """Give the groups of our weights a step counter and the learning rate that they start from."""

@@ -88,6 +88,10 @@ class Penalty(ABC):
         """λ at the start of training: like w, or a plain tensor where w is one."""
         return ()
 
+    def steered(self) -> "Penalty":
+        """This penalty, for a strength that a target sparsity sets."""
+        return self
+
     def trained(self, decay: float) -> "Penalty":
         """What training uses in this one's stead, where λ has weight decay `decay`."""
         return self

@@ -1,7 +1,7 @@
 """Penalties that learn their coefficients: HALO, one λ per weight, and SWS, one λ for all."""
 
 from abc import abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
 import torch
@@ -82,13 +82,14 @@ class HALO(Hierarchical):
     For fixed w and h = 1/λ^k the best coefficient is λ* = (kξ|w|/ψ)^(1/(k+1)): it rises with |w|,
     so that large weights go free. `solve="profile"` puts it in λ's place at every step: there is no
     λ to store, the penalty is a bridge (see `profile`), and training is proximal, with exact zeros.
-    `proximal` alone gives exact zeros with λ learned jointly.
+    `proximal` alone gives exact zeros with λ learned jointly. `HALO()` leaves the strength to
+    Shrinkage's `target_sparsity`, and is solved by profile.
 
     >>> HALO(xi=0.5).value(torch.tensor([1.0, -3.0]), torch.tensor([1.0, 2.0]))
     tensor(2.3750)
     """
 
-    xi: Strength = "auto"  # type: ignore[assignment]  # a number, until a target sparsity can set it
+    xi: Strength = "auto"  # type: ignore[assignment]  # which a target sparsity sets
     psi: PriorStrength = None  # type: ignore[assignment]  # xi
     h: Annotated[CoefficientFunction, "how λ turns into a strength"] = InversePower(2)
     proximal: Proximal = field(default=False, metadata=LATER)
@@ -100,7 +101,9 @@ class HALO(Hierarchical):
         if self.solve not in ("joint", "profile"):
             raise ValueError(f"HALO: solve must be joint or profile; received {self.solve!r}")
         if isinstance(self.xi, str):
-            raise ValueError(f"HALO: xi must be a number, e.g. HALO(xi=1e-6); received {self.xi!r}")
+            if self.xi != "auto" or self.psi is not None:
+                raise ValueError(f"HALO: xi must be a number, e.g. HALO(xi=1e-6), or auto; received {self.xi!r}")
+            return
         object.__setattr__(self, "xi", number("HALO: xi", self.xi, at_least=0))
         psi = self.xi if self.psi is None else self.psi
         object.__setattr__(self, "psi", number("HALO: psi", psi, at_least=0))
@@ -117,6 +120,11 @@ class HALO(Hierarchical):
     @property
     def function(self) -> CoefficientFunction:
         return self.h
+
+    def steered(self) -> Penalty:
+        if self.xi != "auto":  # type: ignore[comparison-overlap]
+            return self
+        return replace(self, xi=1.0, solve="profile")  # the strength is the target's to set
 
     def profile(self, decay: float = 0.0) -> Bridge:
         """The bridge penalty that is left when λ is at its best value for each weight, h = 1/λ^k.

@@ -1,0 +1,122 @@
+"""A target sparsity: followed on the way, exact in the end, resumed to the bit."""
+
+import copy
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import torch_halo as th
+from torch_halo.data import load
+from torch_halo.models import lenet_300_100
+from torch_halo.target import Target
+
+DATA = load("digits").normalised()
+EPOCHS, BATCH = 20, 64
+STEPS = EPOCHS * -(-len(DATA.train.labels) // BATCH)
+OPTIMIZERS = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=5e-4),
+    "adamw": lambda p: torch.optim.AdamW(p),
+}
+
+
+class Training:
+    """A loop with its shrinkage, which can be stopped and gone on with."""
+
+    def __init__(self, target, make, penalty=None, seed=0):
+        torch.manual_seed(seed)
+        self.model = lenet_300_100(DATA.input_shape, DATA.classes)
+        self.optimizer = make(self.model.parameters())
+        self.shrink = th.Shrinkage(
+            self.model, penalty or th.HALO(), self.optimizer, target_sparsity=target, total_steps=STEPS
+        )
+        self.step, self.zeros = 0, []
+
+    def run(self, until=STEPS):
+        while self.step < until:
+            order = torch.randperm(
+                len(DATA.train.labels), generator=torch.Generator().manual_seed(self.step // (STEPS // EPOCHS))
+            )
+            index = order.split(BATCH)[self.step % (STEPS // EPOCHS)]
+            self.optimizer.param_groups[0]["lr"] = self.optimizer.defaults["lr"] * (1 - self.step / STEPS)
+            self.optimizer.zero_grad()
+            F.cross_entropy(self.model(DATA.train.inputs[index]), DATA.train.labels[index]).backward()
+            self.optimizer.step()
+            self.step += 1
+            self.zeros.append(th.sparsity(self.model).sparsity)
+        return self
+
+    def accuracy(self):
+        return 100 * (self.model(DATA.test.inputs).argmax(1) == DATA.test.labels).double().mean().item()
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "target", "at_least"),
+    [("sgd", 0.5, 96), ("sgd", 0.9, 96), ("sgd", 0.98, 93), ("sgd", 0.995, 60), ("adamw", 0.5, 96), ("adamw", 0.9, 92)],
+)
+def test_the_zeros_follow_and_the_count_is_exact(optimizer, target, at_least):
+    found = Training(target, OPTIMIZERS[optimizer]).run()
+    wanted = Target(target, STEPS)
+    off = [abs(found.zeros[step] - wanted.wanted(step)) for step in range(STEPS // 5, round(0.79 * STEPS))]
+    assert max(off) < 0.04
+    assert abs(found.zeros[round(0.8 * STEPS) - 1] - target) < 0.01
+    sparse = th.sparsity(found.model)
+    assert sparse.zeros == round(target * sparse.weights)
+    assert len(set(found.zeros[round(0.8 * STEPS) + 1 :])) == 1  # frozen
+    assert found.accuracy() >= at_least
+
+
+def test_another_penalty_and_any_first_strength():
+    for xi in (1e-9, 1e3):
+        found = Training(0.9, OPTIMIZERS["sgd"], th.L1(xi, proximal=True)).run()
+        assert th.sparsity(found.model).zeros == round(0.9 * 50_200)
+        assert found.accuracy() > 90
+
+
+@pytest.mark.parametrize("stop", [0.3, 0.9])
+def test_it_goes_on_to_the_bit(stop):
+    whole = Training(0.9, OPTIMIZERS["sgd"]).run()
+    first = Training(0.9, OPTIMIZERS["sgd"]).run(round(stop * STEPS))
+    second = Training(0.9, OPTIMIZERS["sgd"], seed=5)
+    second.model.load_state_dict(first.model.state_dict())
+    second.optimizer.load_state_dict(copy.deepcopy(first.optimizer.state_dict()))
+    second.step = first.step
+    second.run()
+    for one, other in zip(whole.model.parameters(), second.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.filterwarnings("ignore:.*would have lost every weight")
+def test_it_warns_where_it_cannot():
+    torch.manual_seed(0)
+    model = lenet_300_100(DATA.input_shape, DATA.classes)
+    optimizer = OPTIMIZERS["sgd"](model.parameters())
+    th.Shrinkage(model, th.HALO(), optimizer, target_sparsity=0.99, total_steps=5)
+    F.cross_entropy(model(DATA.train.inputs[:64]), DATA.train.labels[:64]).backward()
+    for _ in range(4):
+        optimizer.step()
+    with pytest.warns(UserWarning, match=r"of the weights are zero where 99\.0% were to be"):
+        optimizer.step()
+
+
+@pytest.mark.parametrize(
+    ("penalty", "options", "message"),
+    [
+        (th.HALO(), {}, "xi is auto: give it a number, e.g. HALO"),
+        (th.HALO(), {"target_sparsity": 0.9}, "target_sparsity needs total_steps"),
+        (th.L1(0.1), {"target_sparsity": 0.9, "total_steps": 10}, "needs exact zeros: a penalty with proximal=True"),
+        (th.HALO(), {"target_sparsity": 1.0, "total_steps": 10}, "target_sparsity must be a finite number above 0"),
+        (th.HALO(), {"target_sparsity": 0.9, "total_steps": 0}, "total_steps must be a whole number, at least 1"),
+        (th.HALO(), {"target_sparsity": 0.9, "total_steps": 9, "ramp_steps": 3}, "goes without ramp_steps"),
+    ],
+)
+def test_bad_input(penalty, options, message):
+    model = lenet_300_100(DATA.input_shape, DATA.classes)
+    with pytest.raises(ValueError, match=message):
+        th.Shrinkage(model, penalty, OPTIMIZERS["sgd"](model.parameters()), **options)
+
+
+def test_detaching_leaves_nothing():
+    training = Training(0.9, OPTIMIZERS["sgd"]).run(3)
+    training.shrink.detach()
+    assert not [key for key in training.optimizer.param_groups[0] if key.startswith("halo")]
