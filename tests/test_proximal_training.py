@@ -13,12 +13,12 @@ OPTIMIZERS = {
     "momentum": lambda p: torch.optim.SGD(p, lr=0.02, momentum=0.9),
     "dampened": lambda p: torch.optim.SGD(p, lr=0.02, momentum=0.9, dampening=0.5),
     "nesterov": lambda p: torch.optim.SGD(p, lr=0.02, momentum=0.9, nesterov=True),
-    "adam": lambda p: torch.optim.Adam(p, lr=0.005),
-    "amsgrad": lambda p: torch.optim.Adam(p, lr=0.005, amsgrad=True),
-    "adamw": lambda p: torch.optim.AdamW(p, lr=0.005, weight_decay=0.0),
-    "nadam": lambda p: torch.optim.NAdam(p, lr=0.005),
-    "rmsprop": lambda p: torch.optim.RMSprop(p, lr=0.002, alpha=0.9),
-    "rmsprop with momentum": lambda p: torch.optim.RMSprop(p, lr=0.001, alpha=0.9, momentum=0.5),
+    "adam": lambda p: torch.optim.Adam(p, lr=0.01),
+    "amsgrad": lambda p: torch.optim.Adam(p, lr=0.01, amsgrad=True),
+    "adamw": lambda p: torch.optim.AdamW(p, lr=0.01, weight_decay=0.0),
+    "nadam": lambda p: torch.optim.NAdam(p, lr=0.01),
+    "rmsprop": lambda p: torch.optim.RMSprop(p, lr=0.004, alpha=0.9),
+    "rmsprop with momentum": lambda p: torch.optim.RMSprop(p, lr=0.003, alpha=0.9, momentum=0.5),
     "adagrad": lambda p: torch.optim.Adagrad(p, lr=0.5),
 }
 
@@ -44,7 +44,7 @@ def balanced(wanted, x=2.0):
     return x
 
 
-def settled(penalty, optimizer, steps=2500, **options):
+def settled(penalty, optimizer, steps=800, **options):
     model = Points()
     optimizer = OPTIMIZERS[optimizer](model.parameters())
     th.Shrinkage(model, penalty, optimizer, **options)
@@ -58,7 +58,7 @@ def settled(penalty, optimizer, steps=2500, **options):
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_it_ends_where_loss_and_penalty_balance(optimizer):
     found = settled(th.L1(0.3, proximal=True), optimizer)
-    assert found == pytest.approx([0.7, -0.7, 0.0, 1.7], abs=2e-3)
+    assert found == pytest.approx([0.7, -0.7, 0.0, 1.7], abs=5e-3)
     assert found[2] == 0.0
 
 
@@ -79,7 +79,7 @@ def test_joint_halo_gives_exact_zeros_at_its_coefficients():
     model = Points()
     optimizer = OPTIMIZERS["momentum"](model.parameters())
     shrink = th.Shrinkage(model, th.HALO(0.05, 0.05, proximal=True), optimizer, coefficient_weight_decay=0.0)
-    for _ in range(3000):
+    for _ in range(1500):
         optimizer.zero_grad()
         model.loss().backward()
         optimizer.step()
