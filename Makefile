@@ -1,7 +1,8 @@
 # Everything works on a fresh machine with Python ≥ 3.10 and make; .venv is made when missing or stale.
 PYTHON ?= python3
 BIN := .venv/bin
-INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# Not compiled: what is used will be, when it is first imported, and most of it never is.
+INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
 
 .PHONY: demo test check results venv clean
 

@@ -7,8 +7,10 @@ from stored import finished
 
 from torch_halo.cli import main
 from torch_halo.experiments.plan import Plan
+from torch_halo.experiments.runner import Runner
 from torch_halo.experiments.spec import Spec
 from torch_halo.experiments.store import Store
+from torch_halo.training.signals import Stopped
 
 FLAGS = ["--methods", "dense", "lottery", "--sparsities", "0.9", "--seeds", "1", "--epochs", "2"]
 
@@ -61,6 +63,20 @@ def test_a_corrupted_result_is_named_and_left_out(plan, capsys):
     _, out, err = said(capsys, "status", "digits", "--runs", plan.store.path)
     assert "1 of 2 runs are finished" in out
     assert "left out" in err
+
+
+def test_a_stop_says_how_to_go_on(plan, capsys, monkeypatch):
+    def stopped(self, show):
+        raise Stopped("stopped; all runs are saved and will go on", 2)
+
+    monkeypatch.setattr(Runner, "run", stopped)
+    monkeypatch.setattr("sys.argv", ["halo", "experiment", "digits", "--seeds", "1"])
+    code, _, err = said(capsys, "digits", *FLAGS, "--runs", plan.store.path)
+    assert code == 130
+    assert err.splitlines() == [
+        "stopped; all runs are saved and will go on",
+        "to go on: halo experiment digits --seeds 1",
+    ]
 
 
 def test_status(plan, capsys):

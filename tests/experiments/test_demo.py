@@ -125,10 +125,9 @@ def accuracy_at_95(make, seed, epochs=100):
 
 
 def test_adamw_with_default_arguments_reaches_what_sgd_reaches():
-    by_adamw = [accuracy_at_95(torch.optim.AdamW, seed) for seed in range(2)]
-    by_sgd = [accuracy_at_95(lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), seed) for seed in range(2)]
-    assert sum(by_adamw) / 2 > 97
-    assert sum(by_adamw) / 2 > sum(by_sgd) / 2 - 0.6
+    by_adamw = accuracy_at_95(torch.optim.AdamW, 0)
+    assert by_adamw > 97
+    assert by_adamw > accuracy_at_95(lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), 0) - 0.6
 
 
 def test_the_readmes_table_is_the_stored_one():

@@ -237,7 +237,7 @@ def test_a_run_that_is_not_there(tmp_path):
 def test_kills_at_random_moments():
     """The script with fewer kills; 20 take some minutes."""
     script = Path(__file__).parents[2] / "benchmarks" / "kills.py"
-    command = [sys.executable, str(script), "--kills", "2", "--epochs", "15"]
+    command = [sys.executable, str(script), "--kills", "2", "--epochs", "8"]
     done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT)
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("bitwise the same weights, metrics and losses\n")
