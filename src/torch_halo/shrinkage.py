@@ -15,7 +15,7 @@ from torch_halo.checks import number, whole
 from torch_halo.coefficients import Attached, Rates, check_finite, follow, share, warn_if_equal
 from torch_halo.hooks import after_update, base_optimizer, before_update, check_held, gradient
 from torch_halo.masks import Masks
-from torch_halo.penalties import PENALTIES, Penalty
+from torch_halo.penalties import HALO, PENALTIES, Penalty
 from torch_halo.pruning import prune_
 from torch_halo.selection import Select, select_weights
 from torch_halo.state import State
@@ -27,6 +27,7 @@ CHECK_EVERY = 50
 SPREAD_AFTER = 1000
 SAMPLE = 10_000  # weights of a layer, looked at for the first strength
 TRACE = 1e-12  # far below any weight that a proximal map leaves
+RAMP = 0.4  # the share of the training over which a profile's strength grows, unless told otherwise
 FAR = 0.02  # from the target, when the zeros are frozen: worth a warning
 
 # Those attached to each optimizer that is still in use.
@@ -46,8 +47,8 @@ class Shrinkage:
     it follows the group's learning rate from step to step, unless `coefficient_schedule` gives the
     factor for each step's number. `coefficient_weight_decay` defaults to the group's own for SGD if
     positive, else 5e-4: at the paper's strengths it is what moves λ at all. Over the first
-    `ramp_steps` steps the penalty grows from 0 to its full strength; from `until_step` on it acts no
-    more, and λ rests.
+    `ramp_steps` steps the penalty grows from 0 to its full strength (default: at once; 0.4 of
+    `total_steps`, if given, for `solve="profile"`); from `until_step` on it acts no more, and λ rests.
 
     With `target_sparsity` and `total_steps`, the length of the whole training, the strength is set and
     steered so that the share of zeros rises to the target (see `Target`): `HALO()` and no other
@@ -70,7 +71,7 @@ class Shrinkage:
         coefficient_lr: float | None = None,
         coefficient_weight_decay: float | None = None,
         coefficient_schedule: Callable[[int], float] | None = None,
-        ramp_steps: int = 0,
+        ramp_steps: int | None = None,
         until_step: int | None = None,
         target_sparsity: float | None = None,
         total_steps: int | None = None,
@@ -83,7 +84,7 @@ class Shrinkage:
         self._lr = _optional("coefficient_lr", coefficient_lr)
         self._decay = _optional("coefficient_weight_decay", coefficient_weight_decay)
         self._schedule = coefficient_schedule
-        self._ramp_steps = whole("ramp_steps", ramp_steps, at_least=0)
+        self._ramp_steps = _ramp(penalty, ramp_steps, total_steps)
         self._until_step = None if until_step is None else whole("until_step", until_step, at_least=0)
         optimizer = base_optimizer(optimizer)
         weights = select_weights(model, select)
@@ -272,7 +273,9 @@ class Shrinkage:
         return float(group["weight_decay"]) if isinstance(optimizer, SGD) and group["weight_decay"] > 0 else 5e-4
 
 
-def _target(penalty: Penalty, sparsity: float | None, total: int | None, ramp: int, until: int | None) -> Target | None:
+def _target(
+    penalty: Penalty, sparsity: float | None, total: int | None, ramp: int | None, until: int | None
+) -> Target | None:
     if sparsity is None:
         if getattr(penalty, "xi", None) == "auto":
             raise ValueError("xi is auto: give it a number, e.g. HALO(xi=1e-6), or Shrinkage a target_sparsity")
@@ -284,6 +287,14 @@ def _target(penalty: Penalty, sparsity: float | None, total: int | None, ramp: i
     if ramp or until is not None:
         raise ValueError("target_sparsity steers the strength; it goes without ramp_steps and until_step")
     return Target(sparsity, total)
+
+
+def _ramp(penalty: Penalty, given: int | None, total: int | None) -> int:
+    """A profile is steepest for the smallest weights: it must not kill them before they have learned."""
+    if given is not None:
+        return whole("ramp_steps", given, at_least=0)
+    is_profile = isinstance(penalty, HALO) and penalty.solve == "profile"
+    return round(RAMP * total) if is_profile and total is not None else 0
 
 
 def _optional(what: str, value: float | None) -> float | None:

@@ -61,6 +61,28 @@ def test_flags_become_settings():
     assert found.compute.precision == "bf16-mixed"
 
 
+def test_a_sparsity_alone_is_enough():
+    found = config("--sparsity", "0.95")
+    assert (found.penalty, found.shrinking.target_sparsity) == (th.HALO(), 0.95)
+    assert found.pruning.sparsity == (0.95,)
+    assert Config.from_dict(found.as_dict()) == found
+    found = config("--penalty", "l1", "--xi", "1e-4", "--proximal", "--target-sparsity", "0.9")
+    assert (found.penalty, found.shrinking.target_sparsity) == (th.L1(1e-4, proximal=True), 0.9)
+    assert found.pruning.sparsity == (0.9,)  # where it is measured too
+    for flags in ("--penalty none --sparsity 0.9", "--penalty halo --xi 1e-6 --sparsity 0.9"):
+        assert config(*flags.split()).shrinking.target_sparsity is None
+
+
+def test_a_run_towards_a_sparsity(tmp_path, capsys):
+    run = tmp_path / "run"
+    assert cli.main(["train", "--sparsity", "0.9", "--epochs", "8", "--out", str(run)]) == 0
+    assert "90.00% zeros" in capsys.readouterr().out
+    result = json.loads((run / "result.json").read_text())
+    assert result["sparsity"] == pytest.approx(0.9, abs=1e-5)
+    assert result["pruned"][0]["test"] == result["test"]  # the threshold had nothing left to cut
+    assert result["test"]["accuracy"] > 85
+
+
 @pytest.mark.parametrize(
     ("flags", "penalty"),
     [
@@ -129,7 +151,10 @@ def test_help_groups_the_flags_and_shows_defaults(capsys):
         ("train --penalty weighted_l1", 2, "WeightedL1 takes weights, which no flag can give; it is for Python only"),
         ("train --penalty grouped", 2, "--inner is needed: the penalty on the groups' norms, one of l1,"),
         ("train --penalty l1", 1, "--xi is needed: the strength ξ"),
-        ("train --penalty halo", 1, "--xi is needed: the strength ξ"),
+        ("train --penalty halo", 1, "--xi is needed: the strength ξ; or one --sparsity to train towards"),
+        ("train --sparsity 0.9 0.95", 1, "--xi is needed: the strength ξ; or one --sparsity to train"),
+        ("train --target-sparsity 1", 1, "target_sparsity must be a finite number above 0 and below 1; received 1"),
+        ("train --penalty l1 --xi 1 --target-sparsity 0.5", 1, "target_sparsity needs exact zeros"),
         ("train --penalty grouped --inner grouped", 2, "unknown inner penalty 'grouped'; known: l1, bridge, mcp"),
         ("train --penalty grouped --inner shalo", 2, "unknown inner penalty 'shalo'"),
         ("train --select nowhere", 1, "select: 'nowhere' matches no weight"),

@@ -3,17 +3,20 @@
 import pytest
 from stored import finished
 
-from torch_halo.experiments.grids import GRIDS, SIZE
+from torch_halo.experiments.grids import GRIDS
 from torch_halo.experiments.plan import Job, Plan
 from torch_halo.experiments.spec import EXPERIMENTS, SCALES, Spec, describe, read_spec, saved_specs
 from torch_halo.experiments.store import Store
-from torch_halo.methods import METHODS, method_of
+from torch_halo.methods import METHODS, kind_of, method_of
 from torch_halo.training.config import Config
 
 
 def plan(tmp_path, *methods, sparsities=(0.9, 0.95), seeds=2, **more):
     spec = Spec("table1", methods=methods, sparsities=sparsities, seeds=seeds, epochs=3, **more)
     return Plan(spec, Store(tmp_path))
+
+
+SIZE = len(GRIDS["mnist", "small"]["l1"])
 
 
 def row(plan, method):
@@ -31,11 +34,27 @@ def finals(plan):
 @pytest.mark.parametrize("grids", GRIDS.values(), ids=map(" ".join, GRIDS))
 def test_grids_are_of_one_size_or_none(grids):
     assert list(grids) == list(METHODS)
-    assert {len(grid) for grid in grids.values()} == {1, SIZE}
+    assert len({len(grid) for grid in grids.values()} - {1}) == 1
     assert all(len(set(map(describe, grid))) == len(grid) for grid in grids.values())
-    assert [name for name, grid in grids.items() if len(grid) == 1] == [
-        "dense", "random-init", "random-init-b", "lottery", "lottery-iterative", "grasp", "snip",
-    ]  # fmt: skip
+    assert {name for name, grid in grids.items() if len(grid) == 1} - {"gmp", "rigl"} == {
+        "dense", "random-init", "random-init-b", "lottery", "lottery-iterative", "grasp", "snip", "halo-target",
+    }  # fmt: skip
+
+
+def test_trials_may_be_shorter(tmp_path):
+    now = Plan(Spec("table2", methods=("l1",)), Store(tmp_path))
+    assert {(job.config.training.epochs, job.config.data.validation) for job in now.jobs()} == {(6, 0.1)}
+    assert now.spec.setup(now.spec.subjects()[0], seed=0).training.epochs == 15
+    assert Spec("table2", epochs=3).trial_epochs == 3  # not longer than what they are for
+    assert Spec("table2", trial_epochs=2).trial_epochs == 2
+    assert Spec("table1", epochs=7).trial_epochs == 7
+
+
+def test_a_steered_penalty_has_its_target_in_its_settings(tmp_path):
+    found = plan(tmp_path, "halo-target").jobs()
+    assert sorted(job.config.shrinking.target_sparsity for job in found) == [0.9, 0.9, 0.95, 0.95]
+    assert {job.levels for job in found} == {(0.9,), (0.95,)}
+    assert {kind_of(job.config) for job in found} == {"halo-target"}
 
 
 @pytest.mark.parametrize("scale", SCALES)
@@ -204,7 +223,7 @@ def test_models_that_the_scale_leaves_out_can_be_named():
         "lenet-300-100 on mnist", "lenet-5 on mnist",
     ]  # fmt: skip
     assert [s.name for s in Spec("table2", models=("vgg16", "resnet")).subjects()] == [
-        "vgg16 width 0.125 on cifar10", "resnet depth 20 on cifar10",
+        "vgg16 width 0.25 on cifar10", "resnet depth 20 on cifar10",
     ]  # fmt: skip
 
 

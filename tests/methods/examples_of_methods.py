@@ -8,6 +8,7 @@ SHORT = {
     "scad": {"xi": 1e-3},
     "sws": {"xi": 1e-4},
     "halo": {"xi": 3e-4, "coefficient_weight_decay": 0.02},
+    "halo-profile": {"xi": 1e-3},
     "gmp": {"every": 5},
     "rigl": {"every": 20},
     "dst": {"alpha": 5e-3},

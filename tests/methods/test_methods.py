@@ -63,7 +63,7 @@ def test_every_method_reaches_its_target_to_the_count(name):
     found = sparsify(example(name), before, DATA, setup, 0.9)
     assert all(torch.equal(value, kept[key]) for key, value in before.state_dict().items())  # it stays as it was
     zeros = sum(int((value == 0).sum()) for key, value in found.model.state_dict().items() if "weight" in key)
-    if name == "dst":  # which cannot aim: it may leave more, and says so
+    if name in ("dst", "halo-profile"):  # which cannot aim: they may leave more, and say so
         assert zeros == max(found.own.zeros, round(0.9 * WEIGHTS))
     else:
         assert zeros == round(0.9 * WEIGHTS)

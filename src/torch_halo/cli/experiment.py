@@ -32,7 +32,7 @@ ABOUT = """Run the paper's tables and figures, or show what is there. Runs are k
 what is there is not run again, what was stopped goes on."""
 ACTIONS = ("show", "status", "keep")
 RUNS = Path("runs")
-SPEC = ("scale", "models", "methods", "sparsities", "seeds", "epochs")  # what an experiment can be told
+SPEC = ("scale", "models", "methods", "sparsities", "seeds", "epochs", "trial_epochs")  # what an experiment can be told
 
 
 def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", arguments: Sequence[str]) -> None:
@@ -77,7 +77,8 @@ def _about(name: str, experiment: Experiment) -> str:
     scale = experiment.scales[name]
     there = [subject.name for subject in scale.subjects if subject.model.name in (scale.models or scale.names())]
     levels = f"at {' '.join(f'{level:g}' for level in scale.sparsities)}; " if scale.sparsities else ""
-    span = f"epochs {scale.epochs}; seeds {scale.seeds}"
+    trials = f", {scale.trial_epochs} to choose settings" if scale.trial_epochs else ""
+    span = f"epochs {scale.epochs}{trials}; seeds {scale.seeds}"
     what = f"{', '.join(there)}; {' '.join(scale.methods)}; {levels}{span}"
     return textwrap.fill(f"--scale {name}: {what}", 78, subsequent_indent="    ", break_on_hyphens=False)
 
@@ -104,6 +105,9 @@ def _add_spec(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--seeds", type=int, metavar="N", help="final runs of each method", **shown)
     group.add_argument("--epochs", type=int, metavar="N", help="passes over the training set", **shown)
+    group.add_argument(
+        "--trial-epochs", type=int, metavar="N", help="of the runs on which settings are chosen (as many)", **shown
+    )
     parser.add_argument("--runs", type=Path, default=RUNS, metavar="DIR", help="where runs are kept (runs)")
 
 

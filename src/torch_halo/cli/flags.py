@@ -117,8 +117,7 @@ def _fields(make: Callable[..., Any]) -> list[Flag]:
         if not is_option or parameter.name in bound:
             continue
         hint, help_ = _plain(hints[parameter.name])
-        default = REQUIRED if parameter.default in (parameter.empty, "auto") and hint is float else parameter.default
-        default = REQUIRED if default is parameter.empty else default
+        default = REQUIRED if parameter.default is parameter.empty else parameter.default
         found.append(Flag(parameter.name, hint, default, help_))
     return found
 

@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch_halo.checks import Table
@@ -77,11 +78,32 @@ class Form:
         named = {**given, "name": self.choices["data"] or self.base.data.name}
         model = {flag.name: given[flag.name] for flag in self.parts["model"].flags if flag.name in given}
         built = {key: part.build(named) for key, part in self.parts.items() if key not in ("model", "training")}
+        if self._is_open(built):
+            built |= self._targeted(built["shrinking"], built["pruning"])
         return Config(
             model=Model(self.choices["model"] or self.base.model.name, model),
             training=self.parts["training"].build({**given, **files}),
             **built,
         )
+
+    def _is_open(self, built: Mapping[str, Any]) -> bool:
+        """Whether the strength is left to a target sparsity."""
+        return getattr(built.get("penalty"), "xi", None) == "auto" or built["shrinking"].target_sparsity is not None
+
+    def _targeted(self, shrinking: Shrinking, pruning: Pruning) -> dict[str, Any]:
+        """Train towards the sparsity that is asked for, and prune to it."""
+        target, levels = shrinking.target_sparsity, pruning.sparsity
+        if target is None and len(levels) != 1:
+            received = " ".join(f"{level:g}" for level in levels) or "none"
+            raise ValueError(
+                f"--xi is needed: the strength ξ; or one --sparsity to train towards (received {received}); "
+                "--penalty none trains a dense network"
+            )
+        target = levels[0] if target is None else target
+        return {
+            "shrinking": replace(shrinking, target_sparsity=target),
+            "pruning": replace(pruning, sparsity=levels or (target,)),
+        }
 
     def _base(self) -> Config:
         data, model = self.choices["data"] or Data().name, self.choices["model"] or Model().name
@@ -96,14 +118,21 @@ class Form:
     def _default(self, key: str) -> str:
         if key in ("data", "model"):
             return str(getattr(self.base, key).name)
-        return self.choices[key] or {"penalty": "none", "optimizer": "sgd", "schedule": "steps"}[key]
+        usual = {"penalty": "none; halo, where --sparsity alone is given", "optimizer": "sgd", "schedule": "steps"}
+        return self.choices[key] or usual[key]
 
 
 def _choices(arguments: Sequence[str]) -> dict[str, str | None]:
+    """What is chosen of each table; a sparsity and no penalty means HALO, steered towards it."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     for key in TABLES:
         parser.add_argument(f"--{key}", nargs="?")
+    parser.add_argument("--sparsity", nargs="*", default=[])
+    parser.add_argument("--target-sparsity", nargs="?")
     found = vars(parser.parse_known_args(arguments)[0])
+    has_target = bool(found.pop("sparsity")) | (found.pop("target_sparsity") is not None)
+    if found["penalty"] is None and has_target:
+        found["penalty"] = "halo"
     found["penalty"] = None if found["penalty"] == "none" else found["penalty"]
     return found
 

@@ -9,7 +9,6 @@ from typing import Any
 from torch_halo.checks import Table
 from torch_halo.methods import METHODS, Method
 
-SIZE = 4
 KNOT = 0.1  # where MCP and SCAD become flat; a much smaller knot would touch almost no weight
 
 Grid = tuple[Method, ...]
@@ -27,9 +26,12 @@ def _grids(
     l1: tuple[float, ...],
     sws: tuple[float, ...],
     halo: tuple[float, ...],
+    profile: tuple[float, ...],
     alpha: tuple[float, ...],
     initial: tuple[float, ...],
     decay: float | None,
+    gmp: tuple[float, ...] = (0.4, 0.5, 0.625, 0.75),
+    rigl: tuple[float, ...] = (0.1, 0.2, 0.3, 0.5),
 ) -> Table[Grid]:
     """One set of grids; `decay` is λ's weight decay (the weights' if None)."""
     return Table(
@@ -43,14 +45,16 @@ def _grids(
             "grasp": _grid("grasp"),
             "snip": _grid("snip"),
             "dst": _grid("dst", *({"alpha": a} for a in alpha)),
-            "gmp": _grid("gmp", *({"end": end} for end in (0.4, 0.5, 0.625, 0.75))),
-            "rigl": _grid("rigl", *({"fraction": fraction} for fraction in (0.1, 0.2, 0.3, 0.5))),
+            "gmp": _grid("gmp", *({"end": end} for end in gmp)),
+            "rigl": _grid("rigl", *({"fraction": fraction} for fraction in rigl)),
             "str": _grid("str", *({"initial": s} for s in initial)),
             "l1": _strengths("l1", l1),
             "mcp": _grid("mcp", *({"xi": xi, "gamma": KNOT / xi} for xi in l1)),
             "scad": _grid("scad", *({"xi": xi, "a": KNOT / xi} for xi in l1)),
             "sws": _strengths("sws", sws, coefficient_weight_decay=decay),
             "halo": _strengths("halo", halo, coefficient_weight_decay=decay),
+            "halo-profile": _strengths("halo-profile", profile),
+            "halo-target": _grid("halo-target"),
         },
     )
 
@@ -59,6 +63,7 @@ _DIGITS = _grids(
     l1=(5e-4, 1e-3, 2e-3, 4e-3),
     sws=(2e-3, 5e-3, 1e-2, 2e-2),
     halo=(3e-5, 1e-4, 3e-4, 1e-3),
+    profile=(1e-4, 3e-4, 1e-3, 1e-2),
     alpha=(5e-4, 2e-3, 5e-3, 2e-2),
     initial=(-2.0, -3.0, -4.0, -5.0),
     decay=5e-3,
@@ -70,6 +75,7 @@ GRIDS: dict[tuple[str, str], Table[Grid]] = {
         l1=(5e-5, 1e-4, 2e-4, 4e-4),
         sws=(1e-3, 2e-3, 5e-3, 1e-2),
         halo=(3e-7, 1e-6, 3e-6, 1e-5),
+        profile=(4e-7, 1e-6, 2.5e-6, 1e-5),
         alpha=(1e-4, 5e-4, 2e-3, 1e-2),
         initial=(-3.5, -4.0, -5.0, -7.0),
         decay=1.5e-3,
@@ -78,22 +84,27 @@ GRIDS: dict[tuple[str, str], Table[Grid]] = {
         l1=(1e-5, 3e-5, 1e-4, 3e-4),
         sws=(3e-4, 1e-3, 3e-3, 1e-2),
         halo=(1e-7, 1e-6, 3e-6, 1e-5),
+        profile=(1e-7, 4e-7, 1e-6, 2.5e-6),
         alpha=(5e-5, 1e-4, 5e-4, 1e-3),
         initial=(-20.0, -50.0, -100.0, -200.0),
         decay=None,
     ),
     ("cifar", "small"): _grids(
-        l1=(1e-5, 3e-5, 1e-4, 3e-4),
-        sws=(1e-3, 3e-3, 1e-2, 3e-2),
-        halo=(1e-7, 3e-7, 1e-6, 3e-6),
-        alpha=(1e-6, 5e-6, 2e-5, 1e-4),
-        initial=(-5.0, -10.0, -20.0, -40.0),
+        l1=(2e-5, 5e-5, 1e-4),
+        sws=(1e-3, 3e-3, 1e-2),
+        halo=(1e-7, 3e-7, 1e-6),
+        profile=(1e-6, 4e-6, 1.2e-5),
+        alpha=(5e-6, 2e-5, 1e-4),
+        initial=(-5.0, -10.0, -20.0),
         decay=1e-3,
+        gmp=(0.75,),  # under a cosine; the published settings, since six epochs say little of a schedule
+        rigl=(0.3,),
     ),
     ("cifar", "full"): _grids(
         l1=(1e-6, 3e-6, 1e-5, 3e-5),
         sws=(1e-4, 1e-3, 3e-3, 1e-2),
         halo=(1e-8, 3e-8, 1e-7, 1e-6),
+        profile=(1e-8, 1e-7, 4e-7, 1e-6),
         alpha=(1e-6, 5e-6, 1e-5, 5e-5),
         initial=(-50.0, -100.0, -200.0, -400.0),
         decay=None,

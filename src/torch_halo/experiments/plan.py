@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from torch_halo.experiments.paper import WITHIN
-from torch_halo.experiments.spec import VALIDATION, Row, Spec, Subject
+from torch_halo.experiments.spec import Row, Spec, Subject
 from torch_halo.experiments.store import Run, Store
 from torch_halo.methods import Method, method_of
 from torch_halo.training.config import Config
@@ -116,7 +116,7 @@ class Plan:
         for row in self.rows:
             method, pending = row.grid[0], [s for s in self.spec.sparsities if self._is_pending(row, s)]
             for sparsity in pending if method.has_target else pending[:1]:
-                yield from [self._job(row.subject, method, sparsity, 0, 0.0).config] * self.spec.seeds
+                yield from [self._job(row.subject, method, sparsity, 0).config] * self.spec.seeds
 
     def cell(self, row: Row, sparsity: float) -> Cell:
         """What the final runs at a sparsity say; sparsity 0 is the network as trained."""
@@ -178,16 +178,16 @@ class Plan:
         return list({job.name: job for job in found}.values())
 
     def _trial(self, row: Row, method: Method, sparsity: float) -> Job:
-        return self._job(row.subject, method, sparsity, 0, VALIDATION)
+        return self._job(row.subject, method, sparsity, 0, is_trial=True)
 
     def _finals(self, row: Row, method: Method, sparsity: float) -> list[Job]:
-        return [self._job(row.subject, method, sparsity, seed, 0.0) for seed in range(self.spec.seeds)]
+        return [self._job(row.subject, method, sparsity, seed) for seed in range(self.spec.seeds)]
 
-    def _job(self, subject: Subject, method: Method, sparsity: float, seed: int, validation: float) -> Job:
-        key = (subject.name, method, sparsity, seed, validation)
+    def _job(self, subject: Subject, method: Method, sparsity: float, seed: int, is_trial: bool = False) -> Job:
+        key = (subject.name, method, sparsity, seed, is_trial)
         if key not in self._made:  # a plan is looked at every second, and names are checksums
             # A training towards no target serves all sparsities.
             levels = (sparsity,) if method.has_target else self.spec.sparsities
-            setup = self.spec.setup(subject, seed=seed, validation=validation)
+            setup = self.spec.setup(subject, seed=seed, is_trial=is_trial)
             self._made[key] = Job(method.config(setup, sparsity), levels)
         return self._made[key]

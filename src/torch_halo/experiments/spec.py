@@ -12,7 +12,7 @@ from torch_halo.experiments.presets import DATA_KINDS, paper
 from torch_halo.files import write_whole
 from torch_halo.methods import METHODS
 from torch_halo.training.config import Config
-from torch_halo.training.schedules import Steps
+from torch_halo.training.schedules import Cosine, Schedule, Steps
 from torch_halo.training.settings import Data, Model, Training
 
 VALIDATION = 0.1  # of the training set, to choose settings on
@@ -21,6 +21,7 @@ CURVE = (0.5, 0.7, 0.8, 0.9, 0.95, 0.97, 0.98, 0.99)
 PLAIN = Config(training=Training(epochs=60, batch_size=64))  # for data that the paper does not have
 MNIST_ROWS = ("dense", "random-init", "lottery", "l1", "sws", "halo")
 CIFAR_ROWS = ("dense", "grasp", "random-init", "lottery", "dst", "l1", "mcp", "sws", "halo")
+SMALL_CIFAR_ROWS = ("dense", "lottery", "grasp", "dst", "gmp", "rigl", "l1", "sws", "halo", "halo-target")
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,8 @@ class Scale:
     seeds: int
     sparsities: tuple[float, ...] = SPARSITIES
     models: tuple[str, ...] = ()  # all, if none is named
+    schedule: Schedule | None = None  # the paper's, if none is named, with its milestones where they fall
+    trial_epochs: int = 0  # of the runs on which settings are chosen; as many as the final ones have, if 0
 
     def names(self) -> tuple[str, ...]:
         """The networks' names."""
@@ -72,7 +75,7 @@ def _subjects(data: tuple[str, ...], *models: Model) -> tuple[Subject, ...]:
 
 _LENETS = _subjects(("mnist",), *(Model(name) for name in ("lenet-300-100", "lenet-5-caffe", "lenet-5")))
 _FULL_CIFAR = _subjects(("cifar10", "cifar100"), Model("vgg16"), Model("resnet"))
-_SMALL_CIFAR = _subjects(("cifar10",), Model("vgg16", {"width": 0.125}), Model("resnet", {"depth": 20}))
+_SMALL_CIFAR = _subjects(("cifar10",), Model("vgg16", {"width": 0.25}), Model("resnet", {"depth": 20}))
 _FULL_VGG = _subjects(("cifar100",), Model("vgg16"))
 _FIRST = ("lenet-300-100",)
 _DIGITS = _subjects(("digits",), Model("lenet-300-100"))
@@ -84,7 +87,7 @@ EXPERIMENTS: Table[Experiment] = Table(
             "Accuracy by sparsity on MNIST (the paper's table 1)",
             {
                 "full": Scale(_LENETS, MNIST_ROWS, epochs=250, seeds=5),
-                "small": Scale(_LENETS, MNIST_ROWS, epochs=10, seeds=3, models=_FIRST),
+                "small": Scale(_LENETS, MNIST_ROWS, epochs=10, seeds=3, models=_FIRST, schedule=Steps()),
             },
         ),
         "table2": Experiment(
@@ -93,11 +96,13 @@ EXPERIMENTS: Table[Experiment] = Table(
                 "full": Scale(_FULL_CIFAR, CIFAR_ROWS, epochs=160, seeds=5),
                 "small": Scale(
                     _SMALL_CIFAR,
-                    ("dense", "random-init", "lottery", "l1", "halo"),
-                    epochs=8,
+                    SMALL_CIFAR_ROWS,
+                    epochs=15,
                     seeds=1,
-                    sparsities=(0.9, 0.95, 0.98),
+                    sparsities=(0.95, 0.98),
                     models=("vgg16",),
+                    schedule=Cosine(),
+                    trial_epochs=6,
                 ),
             },
         ),
@@ -111,6 +116,7 @@ EXPERIMENTS: Table[Experiment] = Table(
                     epochs=1,
                     seeds=1,
                     sparsities=(),
+                    schedule=Steps(),
                 ),
             },
         ),
@@ -118,14 +124,14 @@ EXPERIMENTS: Table[Experiment] = Table(
             "Accuracy against sparsity",
             {
                 "full": Scale(_FULL_VGG, CIFAR_ROWS, epochs=160, seeds=5, sparsities=CURVE),
-                "small": Scale(_LENETS, ("dense", "l1", "sws", "halo"), 10, seeds=3, sparsities=CURVE, models=_FIRST),
+                "small": Scale(_LENETS, ("dense", "l1", "sws", "halo"), 10, 3, CURVE, models=_FIRST, schedule=Steps()),
             },
         ),
         "strength-grid": Experiment(
             "Accuracy over a grid of strengths, ξ = ψ",
             {
                 "full": Scale(_FULL_VGG, ("halo",), epochs=160, seeds=5),
-                "small": Scale(_LENETS, ("halo",), epochs=10, seeds=3, models=_FIRST),
+                "small": Scale(_LENETS, ("halo",), epochs=10, seeds=3, models=_FIRST, schedule=Steps()),
             },
             is_grid=True,
         ),
@@ -133,7 +139,7 @@ EXPERIMENTS: Table[Experiment] = Table(
             "Every method on scikit-learn's digits: needs no download, and minutes",
             {
                 "full": Scale(_DIGITS, tuple(METHODS), epochs=60, seeds=5),
-                "small": Scale(_DIGITS, tuple(METHODS), epochs=20, seeds=1, sparsities=(0.9, 0.95)),
+                "small": Scale(_DIGITS, tuple(METHODS), 20, seeds=1, sparsities=(0.9, 0.95), schedule=Steps()),
             },
         ),
     },
@@ -162,6 +168,7 @@ class Spec:
     sparsities: tuple[float, ...] = ()
     seeds: int = 0
     epochs: int = 0
+    trial_epochs: int = 0
 
     def __post_init__(self) -> None:
         SCALES[self.scale]
@@ -181,6 +188,9 @@ class Spec:
             object.__setattr__(self, key, tuple(dict.fromkeys(value)))
         for key in ("seeds", "epochs"):
             object.__setattr__(self, key, whole(key, getattr(self, key) or getattr(scale, key), at_least=1))
+        # A shorter training than the scale's has no longer trials.
+        trial = whole("trial_epochs", self.trial_epochs or scale.trial_epochs or self.epochs, at_least=1)
+        object.__setattr__(self, "trial_epochs", trial if self.trial_epochs else min(trial, self.epochs))
 
     @property
     def experiment(self) -> Experiment:
@@ -201,17 +211,17 @@ class Spec:
                 found += _one_by_one(whole_grid) if self.experiment.is_grid else [whole_grid]
         return found
 
-    def setup(self, subject: Subject, *, seed: int, validation: float = 0.0) -> Config:
-        """The settings of a plain training: the paper's, with milestones where the training is shorter."""
+    def setup(self, subject: Subject, *, seed: int, is_trial: bool = False) -> Config:
+        """The settings of a plain training: the paper's, but for what the scale has of its own."""
+        scale, epochs = self.experiment.scales[self.scale], self.trial_epochs if is_trial else self.epochs
         is_papers = subject.data in DATA_KINDS
         base = paper(subject.data, subject.model.name, None) if is_papers else PLAIN
-        schedule = Steps() if self.scale == "small" else base.schedule.stretched(self.epochs / base.training.epochs)
         return replace(
             base,
-            data=Data(subject.data, validation=validation),
+            data=Data(subject.data, validation=VALIDATION if is_trial else 0.0),
             model=subject.model,
-            schedule=schedule,
-            training=Training(epochs=self.epochs, batch_size=base.training.batch_size, seed=seed),
+            schedule=scale.schedule or base.schedule.stretched(epochs / base.training.epochs),
+            training=Training(epochs=epochs, batch_size=base.training.batch_size, seed=seed),
         )
 
     def save(self, store: Path) -> None:

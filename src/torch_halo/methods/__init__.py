@@ -7,6 +7,6 @@
 
 from torch_halo.methods.base import Method
 from torch_halo.methods.sparsify import Sparse, sparsify
-from torch_halo.methods.table import METHODS, method_of
+from torch_halo.methods.table import METHODS, kind_of, method_of
 
-__all__ = ["METHODS", "Method", "Sparse", "method_of", "sparsify"]
+__all__ = ["METHODS", "Method", "Sparse", "kind_of", "method_of", "sparsify"]

@@ -47,10 +47,11 @@ class Method:
 
 def target_of(config: Config) -> float:
     """The sparsity that a run trains towards."""
-    assert config.method is not None
-    return float(config.method["sparsity"])
+    target = config.shrinking.target_sparsity if config.method is None else config.method["sparsity"]
+    assert target is not None
+    return float(target)
 
 
 def without_method(config: Config) -> Config:
-    """The plain training."""
-    return replace(config, method=None)
+    """The plain training, or one with a penalty but towards no target."""
+    return replace(config, method=None, shrinking=replace(config.shrinking, target_sparsity=None))

@@ -8,10 +8,10 @@ from torch_halo.checks import Table
 from torch_halo.methods.base import Method
 from torch_halo.methods.dynamic import GMP, RigL
 from torch_halo.methods.initialisation import SNIP, GraSP
-from torch_halo.methods.plain import Dense, Penalised
+from torch_halo.methods.plain import Dense, Penalised, Steered
 from torch_halo.methods.retraining import Lottery, RandomInit
 from torch_halo.methods.thresholding import DST, STR
-from torch_halo.penalties import PENALTIES
+from torch_halo.penalties import HALO, PENALTIES
 from torch_halo.training.config import Config
 
 
@@ -35,6 +35,8 @@ METHODS: Table[Callable[..., Method]] = Table(
         "rigl": RigL,
         "str": STR,
         **{name: partial(_penalised, name) for name in ("l1", "mcp", "scad", "sws", "halo")},
+        "halo-profile": partial(_penalised, "halo", solve="profile"),
+        "halo-target": Steered,
     },
 )
 
@@ -42,9 +44,29 @@ METHODS: Table[Callable[..., Method]] = Table(
 def method_of(config: Config) -> Method:
     """The method of a run, from its settings."""
     if config.method is None:
-        decay = config.shrinking.coefficient_weight_decay
-        return Dense() if config.penalty is None else Penalised(config.penalty, decay)
+        return _plain(config)
     return _decoded(config.method)
+
+
+def kind_of(config: Config) -> str:
+    """The name of a run's method."""
+    if config.method is not None:
+        return str(config.method["kind"])
+    penalty = config.penalty
+    if penalty is None:
+        return Dense.kind
+    name = next(name for name, kind in PENALTIES.items() if type(penalty) is kind)
+    if config.shrinking.target_sparsity is not None:
+        return f"{name}-target"
+    return f"{name}-profile" if isinstance(penalty, HALO) and penalty.solve == "profile" else name
+
+
+def _plain(config: Config) -> Method:
+    if config.penalty is None:
+        return Dense()
+    if config.shrinking.target_sparsity is not None:
+        return Steered(config.penalty)
+    return Penalised(config.penalty, config.shrinking.coefficient_weight_decay)
 
 
 def _decoded(found: Mapping[str, Any]) -> Method:

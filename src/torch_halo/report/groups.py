@@ -11,8 +11,8 @@ from typing import Any
 from torch_halo.experiments.spec import Subject, describe
 from torch_halo.experiments.store import Run
 from torch_halo.experiments.tables import MISSING, NEAR
-from torch_halo.methods import METHODS, Method, method_of
-from torch_halo.methods.base import target_of
+from torch_halo.methods import METHODS, Method, kind_of, method_of
+from torch_halo.methods.base import target_of, without_method
 from torch_halo.training.config import Config
 
 
@@ -106,9 +106,7 @@ class Curve:
     @property
     def kind(self) -> str:
         """The method's name."""
-        config = self.groups[0].config
-        named = config.method or config.as_dict()["penalty"] or {"kind": "dense"}
-        return str(named["kind"])
+        return kind_of(self.groups[0].config)
 
     @property
     def settings(self) -> str:
@@ -211,7 +209,7 @@ def _seedless(config: Config) -> Config:
 def _plain(config: Config) -> Config:
     """The plain training at the beginning of a method's, which is the same for all of its targets."""
     before = method_of(config).before(config)
-    return replace(config, method=None) if before is None else _plain(before)
+    return without_method(config) if before is None else _plain(before)
 
 
 def _place(curve: Curve) -> tuple[int, list[float]]:
@@ -251,7 +249,10 @@ def _short(value: Any) -> str:
 def _flat(curve: Curve) -> dict[str, Any]:
     """A curve's settings by their path; seed and target are not among them."""
     found = _by_path(curve.groups[0].config.as_dict())
-    return {key: value for key, value in found.items() if key not in ("training.seed", "method.sparsity")}
+    return {key: value for key, value in found.items() if key not in _NOT_SETTINGS}
+
+
+_NOT_SETTINGS = ("training.seed", "method.sparsity", "shrinking.target_sparsity")
 
 
 def _by_path(found: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

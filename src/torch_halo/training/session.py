@@ -198,8 +198,10 @@ def _attached(
         coefficient_lr=how.coefficient_lr,
         coefficient_weight_decay=how.coefficient_weight_decay,
         coefficient_schedule=config.schedule.coefficient_factor(*span),
-        ramp_steps=how.ramp_steps,
+        ramp_steps=how.ramp_steps or None,
         until_step=how.until_step,
+        target_sparsity=how.target_sparsity,
+        total_steps=max(span[1], 1),
     )
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from torch_halo.checks import Table, did_you_mean, number, whole
 from torch_halo.data import DATASETS
 from torch_halo.models import MODELS
+from torch_halo.penalties.base import LATER
 from torch_halo.pruning import SCOPES
 
 
@@ -56,6 +57,9 @@ class Shrinking:
     coefficient_weight_decay: Annotated[float | None, "λ's weight decay (the weights' for SGD, else 5e-4)"] = None
     ramp_steps: Annotated[int, "steps over which the strength grows to its full value"] = 0
     until_step: Annotated[int | None, "the step from which the penalty acts no more (never)"] = None
+    target_sparsity: Annotated[float | None, "train towards so many zeros (--sparsity, where --xi is not given)"] = (
+        field(default=None, metadata=LATER)
+    )
 
     def __post_init__(self) -> None:
         if self.select is not None and not self.select:
@@ -64,6 +68,9 @@ class Shrinking:
         for name in ("coefficient_lr", "coefficient_weight_decay"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, number(name, getattr(self, name), at_least=0))
+        if self.target_sparsity is not None:
+            target = number("target_sparsity", self.target_sparsity, above=0, below=1)
+            object.__setattr__(self, "target_sparsity", target)
         whole("ramp_steps", self.ramp_steps, at_least=0)
         if self.until_step is not None:
             whole("until_step", self.until_step, at_least=0)
