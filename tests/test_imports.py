@@ -14,6 +14,7 @@ ROOMS = [
     {"penalties", "selection", "models", "data"},
     {
         "hooks",
+        "fused",
         "coefficients",
         "state",
         "ranking",
@@ -38,6 +39,7 @@ ORDER = [
     "stepsizes",
     "target",
     "hooks",
+    "fused",
     "coefficients",
     "state",
     "ranking",

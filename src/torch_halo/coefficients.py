@@ -4,11 +4,12 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import EllipsisType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import torch
 from torch import Tensor
 
+from torch_halo.fused import LEAST_TENSOR, fused_move_, fused_shrink_, fused_threshold_
 from torch_halo.penalties import Coefficients, Penalty, Scalar, Separable, at_least_float32
 from torch_halo.weights import Weight, distributed_like, local, stacked, sum_shards
 
@@ -40,6 +41,7 @@ class Attached:
     penalty: Penalty
     lam: Coefficients
     momentum: Coefficients
+    is_fused: bool = False  # whether its step may be compiled
 
     @classmethod
     def to(cls, weight: Weight, penalty: Penalty) -> "Attached":
@@ -63,22 +65,49 @@ class Attached:
 
     def shrink_(self, grad: Tensor, scale: Scalar, rates: Rates) -> None:
         """Add scale·∂Ω/∂w to `grad` and take λ's SGD step, both from the same w and λ."""
+        w, lam, momentum = self._local()
+        constants = MOMENTUM, FLOOR
+        if self._can_fuse(self.penalty) and fused_shrink_(
+            self.penalty, w, local(grad), lam, momentum, scale, rates, constants
+        ):
+            return
         for w, part, lam, momentum in self._pieces(local(grad)):
             self._accelerate_(lam, momentum, rates)
             self.penalty.add_gradients_(w, lam, part, momentum, scale, rates.strength)
             _descend_(lam, momentum, rates.lr)
 
+    def _local(self) -> tuple[Tensor, Coefficients, Coefficients]:
+        """The weight, λ and λ's momentum, what this process holds of them."""
+        return self.weight.local, tuple(map(local, self.lam)), tuple(map(local, self.momentum))
+
+    def _can_fuse(self, penalty: Penalty) -> TypeGuard[Separable]:
+        is_large = self.weight.local.numel() >= LEAST_TENSOR
+        return self.is_fused and is_large and isinstance(penalty, Separable) and not penalty.shared
+
     def move_(self, rates: Rates) -> None:
-        """Take λ's SGD step alone, from the weight as it is: of a penalty whose proximal map comes after the step."""
-        for w, part, lam, momentum in self._pieces(self.weight.local):
-            self._accelerate_(lam, momentum, rates)
-            nothing = torch.zeros_like(part)
-            self.penalty.add_gradients_(w, lam, nothing, momentum, 0.0, rates.strength)
-            _descend_(lam, momentum, rates.lr)
+        """Take λ's SGD step alone, before a proximal map; λ of a weight that is zero rests, and costs nothing."""
+        if self._can_fuse(self.penalty) and fused_move_(self.penalty, *self._local(), rates, (MOMENTUM, FLOOR)):
+            return
+        for w, _, lam, momentum in self._pieces(self.weight.local):
+            alive = w.nonzero(as_tuple=True)
+            if len(alive[0]) == w.numel() or lam[0].shape != w.shape:
+                self._move_(w, lam, momentum, rates)
+                continue
+            w_, lam_, momentum_ = w[alive], tuple(x[alive] for x in lam), tuple(x[alive] for x in momentum)
+            self._move_(w_, lam_, momentum_, rates)
+            for whole, part in zip((*lam, *momentum), (*lam_, *momentum_), strict=True):
+                whole[alive] = part
+
+    def _move_(self, w: Tensor, lam: Coefficients, momentum: Coefficients, rates: Rates) -> None:
+        self._accelerate_(lam, momentum, rates)
+        self.penalty.add_gradients_(w, lam, torch.zeros_like(w), momentum, 0.0, rates.strength)
+        _descend_(lam, momentum, rates.lr)
 
     def threshold_(self, step: Scalar) -> None:
         """Replace the weight by its proximal map."""
-        w, lam = self.weight.local, tuple(map(local, self.lam))
+        w, lam, _ = self._local()
+        if self._can_fuse(self.penalty) and fused_threshold_(self.penalty, w, step, lam):
+            return
         for part in self._parts():
             cut = step[part] if isinstance(step, Tensor) and step.ndim else step
             w[part].copy_(self.penalty.proximal_map(w[part], cut, *_cut(lam, part)))
@@ -105,8 +134,7 @@ class Attached:
 
     def _pieces(self, grad: Tensor) -> Iterator[tuple[Tensor, Tensor, Coefficients, Coefficients]]:
         """(w, its gradient, λ, λ's momentum), cut along the first axis where entries are independent."""
-        w = self.weight.local
-        lam, momentum = tuple(map(local, self.lam)), tuple(map(local, self.momentum))
+        w, lam, momentum = self._local()
         for part in self._parts():
             yield w[part], grad[part], _cut(lam, part), _cut(momentum, part)
 

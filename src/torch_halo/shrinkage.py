@@ -13,6 +13,7 @@ from torch.optim import SGD, Optimizer
 
 from torch_halo.checks import number, whole
 from torch_halo.coefficients import Attached, Rates, check_finite, follow, share, warn_if_equal
+from torch_halo.fused import LEAST_MODEL
 from torch_halo.hooks import after_update, base_optimizer, before_update, check_held, gradient
 from torch_halo.masks import Masks
 from torch_halo.penalties import HALO, PENALTIES, Penalty
@@ -54,6 +55,9 @@ class Shrinkage:
     steered so that the share of zeros rises to the target (see `Target`): `HALO()` and no other
     number. It needs a penalty with exact zeros.
 
+    The step of a model of a million weights and more is compiled, so that it reads memory once; where
+    there is no compiler a warning says so, and it is slower. `compiled` says yes or no to it.
+
     >>> model = nn.Linear(4, 2)
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     >>> shrink = Shrinkage(model, PENALTIES["halo"](xi=1e-6), optimizer)
@@ -75,6 +79,7 @@ class Shrinkage:
         until_step: int | None = None,
         target_sparsity: float | None = None,
         total_steps: int | None = None,
+        compiled: bool | None = None,
     ) -> None:
         if not isinstance(penalty, Penalty):
             raise TypeError(f"penalty must be a penalty object ({', '.join(PENALTIES)}); received {penalty!r}")
@@ -96,6 +101,9 @@ class Shrinkage:
                 raise ValueError("a penalty with one λ for the whole model has no proximal training")
         decays = {id(p): self._decay_in(optimizer, group) for group in optimizer.param_groups for p in group["params"]}
         self._attached = [Attached.to(w, penalty.trained(decays[id(w.parameter)])) for w in weights]
+        total = sum(w.parameter.numel() for w in weights)
+        for attached in self._attached:
+            attached.is_fused = total >= LEAST_MODEL if compiled is None else compiled
         self._due: list[tuple[Attached, dict[str, Any], float]] = []  # proximal maps at the end of this step
         share(self._attached)
         self._by_id = {id(attached.weight.parameter): attached for attached in self._attached}

@@ -61,7 +61,7 @@ class Penalty(ABC):
         """The part of Ω that is λ's alone."""
         return 0.0
 
-    def add_prior_gradients_(self, lam: Coefficients, lam_grads: Coefficients, scale: float = 1.0) -> None:
+    def add_prior_gradients_(self, lam: Coefficients, lam_grads: Coefficients, scale: Scalar = 1.0) -> None:
         """Add scale·∂prior/∂λ to `lam_grads`."""
         return
 

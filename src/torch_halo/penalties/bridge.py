@@ -1,6 +1,5 @@
 """The bridge penalty |w|^q and its proximal map."""
 
-import math
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -77,9 +76,17 @@ def _larger_root(a: Tensor, tau: Tensor, q: float) -> Tensor:
 
 
 def _half_root(a: Tensor, tau: Tensor) -> Tensor:
-    """Half-thresholding (Xu et al., "L1/2 regularization", 2012): a cubic in √x, solved by cosine."""
-    angle = torch.arccos((-3 * math.sqrt(3) / 4 * tau * a.pow(-1.5)).clamp(min=-1))
-    return 2 / 3 * a * (1 + torch.cos(2 / 3 * angle))
+    """q = 1/2: half-thresholding (Xu et al., "L1/2 regularization", 2012), a cubic in √x.
+
+    With x = a·t² it is t³ − t + u = 0, u = τ/(2a^1.5), where u ≤ 0.2722 beyond the threshold. The
+    polynomial (least squares, right to 6e-5 there) starts Newton: no cosine, and one pass when compiled.
+    """
+    u = tau / 2 * a.pow(-1.5).clamp(max=torch.finfo(a.dtype).max)
+    t = 1 - u * (0.50018 + u * (0.35736 + u * (0.89092 + u * (-2.28834 + 10.33577 * u))))
+    for _ in range(2 if a.dtype == torch.float64 else 1):
+        square = t.square()
+        t = (2 * square * t - u) / (3 * square - 1)
+    return a * t.square()
 
 
 def _two_thirds_root(a: Tensor, tau: Tensor) -> Tensor:

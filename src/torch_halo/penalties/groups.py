@@ -145,7 +145,7 @@ class Grouped(OverGroups):
     def prior(self, *lam: Tensor) -> Tensor | float:
         return self.inner.prior(*lam)
 
-    def add_prior_gradients_(self, lam: Coefficients, lam_grads: Coefficients, scale: float = 1.0) -> None:
+    def add_prior_gradients_(self, lam: Coefficients, lam_grads: Coefficients, scale: Scalar = 1.0) -> None:
         self.inner.add_prior_gradients_(lam, lam_grads, scale)
 
     def add_gradients_(
@@ -236,7 +236,7 @@ class SHALO(OverGroups):
         for total, part in zip(lam_grads[1:], inner_slopes, strict=True):
             view(total).add_(self.xi * h * (part + 1), alpha=lam_scale)
 
-    def add_prior_gradients_(self, lam: Coefficients, lam_grads: Coefficients, scale: float = 1.0) -> None:
+    def add_prior_gradients_(self, lam: Coefficients, lam_grads: Coefficients, scale: Scalar = 1.0) -> None:
         lam_grads[0].add_(scale * self.psi)  # λ > 0, as in HALO
 
     def proximal_map(self, w: Tensor, step: Scalar, *lam: Tensor) -> Tensor:

@@ -173,7 +173,7 @@ class HALO(Hierarchical):
     def prior(self, *lam: Tensor) -> Tensor | float:
         return self.psi * lam[0].abs().sum() if lam else 0.0
 
-    def add_prior_gradients_(self, lam: Coefficients, lam_grads: Coefficients, scale: float = 1.0) -> None:
+    def add_prior_gradients_(self, lam: Coefficients, lam_grads: Coefficients, scale: Scalar = 1.0) -> None:
         # λ > 0 (Shrinkage's floor), so |λ|′ = 1.
         for total in lam_grads:
             total.add_(scale * self.psi)
@@ -215,8 +215,8 @@ class SWS(Hierarchical):
     def prior(self, *lam: Tensor) -> Tensor:
         return self.psi * lam[0].square().sum()
 
-    def add_prior_gradients_(self, lam: Coefficients, lam_grads: Coefficients, scale: float = 1.0) -> None:
-        lam_grads[0].add_(lam[0], alpha=2 * scale * self.psi)
+    def add_prior_gradients_(self, lam: Coefficients, lam_grads: Coefficients, scale: Scalar = 1.0) -> None:
+        lam_grads[0].add_(2 * scale * self.psi * lam[0])
 
     def start(self, w: Tensor) -> Coefficients:
         return (torch.ones((), dtype=at_least_float32(w.dtype), device=w.device),)
