@@ -2,8 +2,6 @@
 
 import importlib.util
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -44,8 +42,3 @@ def test_examples(name, capsys):
 
 def test_every_example_is_tested():
     assert {path.stem for path in (ROOT / "examples").glob("*.py")} == {"plain_loop", "mixed_precision", "transformer"}
-
-
-def test_the_benchmark_prints_ratios():
-    command = [sys.executable, str(ROOT / "benchmarks/overhead.py"), "--help"]
-    assert "--rounds" in subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -93,6 +93,23 @@ def test_joint_halo_gives_exact_zeros_at_its_coefficients():
     torch.testing.assert_close(w[large], wanted - wanted.sign() * 0.05 / lam[large] ** 2, rtol=1e-4, atol=0)
 
 
+def test_a_dead_weights_coefficient_rests():
+    model = Points()
+    optimizer = OPTIMIZERS["momentum"](model.parameters())
+    shrink = th.Shrinkage(model, th.HALO(0.05, 0.05, proximal=True), optimizer)
+    rested = []
+    for _ in range(300):
+        optimizer.zero_grad()
+        model.loss().backward()
+        is_dead, before = bool(model.layer.weight[0, 2] == 0), shrink.coefficients["layer.weight"].clone()
+        optimizer.step()
+        after = shrink.coefficients["layer.weight"]
+        assert (after[0, 2] == before[0, 2]) == is_dead
+        assert after[0, 0] != before[0, 0]  # while others move
+        rested.append(is_dead)
+    assert sum(rested) > 100
+
+
 def test_the_profile_ends_where_the_joint_objective_is_stationary():
     xi = psi = 0.05
     found = torch.tensor(settled(th.HALO(xi, psi, solve="profile"), "momentum", coefficient_weight_decay=0.0))

@@ -79,7 +79,7 @@ def epoch_line(row: dict[str, Any], epochs: int) -> str:
     parts += [f"{name} {_figures(row[name])}" for name in ("train", "validation", "test") if row[name]]
     if row["penalty"] is not None:
         parts.append(f"penalty {row['penalty']:.3g}")
-    parts.append(f"near zero {row['near_zero']:.1%}")
+    parts.append(f"zeros {row['sparsity']:.1%}" if row.get("sparsity") else f"near zero {row['near_zero']:.1%}")
     if row["coefficients"]:
         parts.append(f"λ {row['coefficients']['0.05']:.3g} to {row['coefficients']['0.95']:.3g}")
     return "  ".join([*parts, f"{row['seconds']:.1f} s"])

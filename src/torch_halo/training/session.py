@@ -159,6 +159,8 @@ def start(
     sparsifier = Sparsifier() if begin is None else begin(network.to(fabric.device), data)
     if masks is not None:
         sparsifier.masks = _zeros_of(masks, network, config.shrinking.select)
+    if config.compute.channels_last:
+        network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch lacks it
     model = fabric.setup_module(network)
     optimizer = config.optimizer.build(model.parameters())
     per_epoch = -(-(len(data.train.labels) // world * world) // settings.batch_size)

@@ -129,6 +129,9 @@ class Compute:
     nodes: Annotated[int, "machines; each needs MASTER_ADDR, MASTER_PORT and NODE_RANK, as torchrun sets"] = 1
     strategy: Annotated[Literal["auto", "ddp", "fsdp"], "one process; copies; or shards of the model"] = "auto"
     precision: Annotated[str, "32-true, bf16-mixed, 16-mixed, bf16-true, 64-true"] = "32-true"
+    channels_last: Annotated[bool, "keep images with their channels together: faster convolutions, mostly"] = field(
+        default=False, metadata=LATER
+    )
 
     def __post_init__(self) -> None:
         whole("devices", self.devices, at_least=1)
