@@ -107,6 +107,15 @@ def fsdp(rank, world, penalty, make, sparsity, tie=False):
     return _pruned(model, optimizer, shrink, sparsity, tie, rank, world)
 
 
+def target(rank, world, kind):
+    """Towards a sparsity, on one process or two."""
+    model = {"alone": net, "ddp": lambda: DistributedDataParallel(net()), "fsdp": sharded}[kind]()
+    optimizer = MAKE["sgd"](model)
+    shrink = th.Shrinkage(model, th.HALO(), optimizer, target_sparsity=0.8, total_steps=20)
+    train(model, optimizer, batches(20), rank, world)
+    return gathered(model, shrink), [group[shrink._state.strength] for group in optimizer.param_groups]
+
+
 def fsdp_checkpoint(rank, world, penalty, make, folder):
     """Six steps; and three, saved, loaded into a fresh model, and three more."""
     model = sharded()

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.multiprocessing as mp
-from distributed_workers import alone, run
+from distributed_workers import alone, run, target
 from examples_of_penalties import named
 
 import torch_halo as th
@@ -37,6 +37,7 @@ def results(tmp_path_factory):
     jobs += [("ties", "fsdp", (PENALTIES[0], "sgd", 0.985, True))]
     jobs += [("refused", "fsdp_refuses", ()), ("not finite", "fsdp_not_finite", ())]
     jobs += [("stops", "fsdp_stops_together", ()), ("whole masks", "fsdp_whole_masks", ())]
+    jobs += [(("target", kind), "target", (kind,)) for kind in ("ddp", "fsdp")]
     mp.spawn(run, (2, str(folder), jobs), nprocs=2)
     both = [torch.load(folder / f"result.{rank}", weights_only=False) for rank in range(2)]
     return {key: (both[0][key], both[1][key]) for key in both[0]}
@@ -60,6 +61,17 @@ def test_fsdp2(penalty, make, results):
     assert_all_close(first, alone(penalty, make, 0.6))
     total = sum(mask.numel() for mask in first[1]["masks"].values())
     assert sum(int((~mask).sum()) for mask in first[1]["masks"].values()) == round(0.6 * total)
+
+
+@pytest.mark.filterwarnings("ignore:.* of the weights are zero where")
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_a_target_is_steered_alike_on_all_processes(kind, results):
+    first, second = results["target", kind]
+    torch.testing.assert_close(first, second, rtol=0, atol=0)
+    assert_all_close(first, target(0, 1, "alone"))
+    weights = [value for name, value in first[0]["weights"].items() if name.endswith("weight")]
+    zeros = sum(int((value == 0).sum()) for value in weights)
+    assert zeros == round(0.8 * sum(value.numel() for value in weights))
 
 
 def test_fsdp2_cuts_the_same_of_equal_weights_and_spares_the_same_layers(results):

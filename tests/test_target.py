@@ -99,6 +99,24 @@ def test_it_warns_where_it_cannot():
         optimizer.step()
 
 
+def test_it_warns_early():
+    """A learning rate that falls to almost nothing leaves weights where they are."""
+    torch.manual_seed(0)
+    model = lenet_300_100(DATA.input_shape, DATA.classes)
+    optimizer = OPTIMIZERS["sgd"](model.parameters())
+    th.Shrinkage(model, th.HALO(), optimizer, target_sparsity=0.9, total_steps=1000)
+    F.cross_entropy(model(DATA.train.inputs[:64]), DATA.train.labels[:64]).backward()
+
+    def train():
+        for step in range(400):
+            optimizer.param_groups[0]["lr"] = 0.1 * 0.5**step
+            optimizer.step()
+
+    with pytest.warns(UserWarning, match=r"after 1\d\d of 1000 steps .* the target of 90\.0% may be missed") as caught:
+        train()
+    assert len(caught) == 1
+
+
 @pytest.mark.parametrize(
     ("penalty", "options", "message"),
     [

@@ -17,6 +17,7 @@ from torch_halo.fused import LEAST_MODEL
 from torch_halo.hooks import after_update, base_optimizer, before_update, check_held, gradient
 from torch_halo.masks import Masks
 from torch_halo.penalties import HALO, PENALTIES, Penalty
+from torch_halo.penalties.base import magnitude
 from torch_halo.pruning import prune_
 from torch_halo.selection import Select, select_weights
 from torch_halo.state import State
@@ -26,9 +27,10 @@ from torch_halo.weights import Weight, local, stacked, sum_shards
 
 CHECK_EVERY = 50
 SPREAD_AFTER = 1000
-SAMPLE = 10_000  # weights of a layer, looked at for the first strength
 TRACE = 1e-12  # far below any weight that a proximal map leaves
 RAMP = 0.4  # the share of the training over which a profile's strength grows, unless told otherwise
+# From this share of the training on, and after a few steps, so far from what is wanted is worth a warning.
+EARLY, FEW, BEHIND = 0.1, 100, 0.1
 FAR = 0.02  # from the target, when the zeros are frozen: worth a warning
 
 # Those attached to each optimizer that is still in use.
@@ -85,7 +87,7 @@ class Shrinkage:
             raise TypeError(f"penalty must be a penalty object ({', '.join(PENALTIES)}); received {penalty!r}")
         self._target = _target(penalty, target_sparsity, total_steps, ramp_steps, until_step)
         self.penalty = penalty = penalty if self._target is None else penalty.steered()
-        self._model, self._masks = model, cast("Masks | None", None)
+        self._model, self._masks, self._is_warned = model, cast("Masks | None", None), False
         self._lr = _optional("coefficient_lr", coefficient_lr)
         self._decay = _optional("coefficient_weight_decay", coefficient_weight_decay)
         self._schedule = coefficient_schedule
@@ -223,17 +225,32 @@ class Shrinkage:
         if key not in group:
             group[key] = self._first_strength(optimizer, group)
         elif self._target.is_due(step):
-            group[key] *= self._target.factor(step, self._zeros())
+            zeros = self._zeros()
+            group[key] *= self._target.factor(step, zeros)
+            self._warn_if_behind(step, zeros)
         return float(group[key])
 
+    def _warn_if_behind(self, step: int, zeros: float) -> None:
+        assert self._target is not None
+        wanted, total = self._target.wanted(step), self._target.total_steps
+        if self._is_warned or step < max(EARLY * total, FEW) or abs(wanted - zeros) < BEHIND:
+            return
+        self._is_warned = True
+        warnings.warn(
+            f"after {step} of {total} steps {zeros:.1%} of the weights are zero where {wanted:.1%} were to be: the "
+            f"target of {self._target.sparsity:.1%} may be missed; check the learning rate, or train longer",
+            stacklevel=2,
+        )
+
     def _first_strength(self, optimizer: Optimizer, group: dict[str, Any]) -> float:
-        """The strength with which a proximal map cuts a thousandth of the weights."""
+        """The strength with which a proximal map cuts what is below a thousandth of the weights' mean magnitude."""
         for other in optimizer.param_groups:  # one strength for all groups
             if self._state.strength in other:
                 return float(other[self._state.strength])
-        samples = [attached.weight.local.detach().abs().flatten() for attached in self._attached]
-        magnitudes = torch.cat([sample[:: 1 + len(sample) // SAMPLE] for sample in samples])
-        small = magnitudes.float().quantile(FIRST).double().reshape(1)
+        weights = [attached.weight for attached in self._attached]
+        sums = sum_shards([magnitude(weight.local).sum(dtype=torch.float64) for weight in weights], weights)
+        mean = sum(map(float, sums)) / sum(weight.parameter.numel() for weight in weights)
+        small = torch.tensor([max(FIRST * mean, 1e-12)], dtype=torch.float64)
         step, penalty = float(group["lr"]), self._attached[0].penalty
         low, high = 1e-30, 1e30
         for _ in range(100):

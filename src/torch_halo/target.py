@@ -8,7 +8,7 @@ from torch_halo.checks import number, whole
 REACH, FREEZE = 0.75, 0.8  # shares of the training at which the target is reached, and the zeros are frozen
 GAIN, MOST = 5.0, 0.5  # of the logarithm of the strength: by how much for each unit of error, and at most, an update
 UPDATES = 1500  # of the strength, in a training
-FIRST = 1e-3  # the share of weights that the first strength cuts
+FIRST = 1e-3  # the share of the mean magnitude below which the first strength cuts
 
 
 @dataclass(frozen=True)

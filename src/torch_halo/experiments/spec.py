@@ -22,6 +22,7 @@ PLAIN = Config(training=Training(epochs=60, batch_size=64))  # for data that the
 MNIST_ROWS = ("dense", "random-init", "lottery", "l1", "sws", "halo")
 CIFAR_ROWS = ("dense", "grasp", "random-init", "lottery", "dst", "l1", "mcp", "sws", "halo")
 SMALL_CIFAR_ROWS = ("dense", "lottery", "grasp", "dst", "gmp", "rigl", "l1", "sws", "halo", "halo-target")
+TARGET_ROWS = ("dense", "halo-target")
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,13 @@ EXPERIMENTS: Table[Experiment] = Table(
                     schedule=Cosine(),
                     trial_epochs=6,
                 ),
+            },
+        ),
+        "target": Experiment(
+            "HALO steered to a sparsity, with no other setting",
+            {
+                "full": Scale(_LENETS + _FULL_CIFAR, TARGET_ROWS, epochs=160, seeds=5, schedule=Cosine()),
+                "small": Scale(_LENETS, TARGET_ROWS, 30, 3, (0.95, 0.98, 0.99), models=_FIRST, schedule=Cosine()),
             },
         ),
         "time": Experiment(
