@@ -129,11 +129,17 @@ class Shrinkage:
 
     @torch.no_grad()
     def value(self) -> Tensor:
-        """The penalty of the whole model now, at full strength."""
+        """The penalty of the whole model now: at full strength, or at the strength that a target has set."""
         follow(self._attached)
         parts = [attached.value() for attached in self._attached]
         total = stacked(sum_shards(parts, [attached.weight for attached in self._attached])).sum()
-        return total + self.penalty.prior(*self._attached[0].lam) if self.penalty.shared else total
+        total = total + self.penalty.prior(*self._attached[0].lam) if self.penalty.shared else total
+        return total if self._target is None else total * self._steered()
+
+    def _steered(self) -> float:
+        """The strength that the target has set; 1 before the first step."""
+        groups = getattr(self._optimizer(), "param_groups", [])
+        return next((float(group[self._state.strength]) for group in groups if self._state.strength in group), 1.0)
 
     def detach(self) -> None:
         """Take the penalty off: the optimizer is as it was before, and λ is kept here only."""
@@ -244,9 +250,8 @@ class Shrinkage:
 
     def _first_strength(self, optimizer: Optimizer, group: dict[str, Any]) -> float:
         """The strength with which a proximal map cuts what is below a thousandth of the weights' mean magnitude."""
-        for other in optimizer.param_groups:  # one strength for all groups
-            if self._state.strength in other:
-                return float(other[self._state.strength])
+        if any(self._state.strength in other for other in optimizer.param_groups):
+            return self._steered()  # one strength for all groups
         weights = [attached.weight for attached in self._attached]
         sums = sum_shards([magnitude(weight.local).sum(dtype=torch.float64) for weight in weights], weights)
         mean = sum(map(float, sums)) / sum(weight.parameter.numel() for weight in weights)

@@ -54,6 +54,7 @@ class Scale:
     sparsities: tuple[float, ...] = SPARSITIES
     models: tuple[str, ...] = ()  # all, if none is named
     schedule: Schedule | None = None  # the paper's, if none is named, with its milestones where they fall
+    channels_last: bool = False  # on a CPU convolutions then take two thirds of the time, or five sixths
     trial_epochs: int = 0  # of the runs on which settings are chosen; as many as the final ones have, if 0
 
     def names(self) -> tuple[str, ...]:
@@ -103,6 +104,7 @@ EXPERIMENTS: Table[Experiment] = Table(
                     sparsities=(0.95, 0.98),
                     models=("vgg16",),
                     schedule=Cosine(),
+                    channels_last=True,
                     trial_epochs=6,
                 ),
             },
@@ -111,7 +113,16 @@ EXPERIMENTS: Table[Experiment] = Table(
             "HALO steered to a sparsity, with no other setting",
             {
                 "full": Scale(_LENETS + _FULL_CIFAR, TARGET_ROWS, epochs=160, seeds=5, schedule=Cosine()),
-                "small": Scale(_LENETS, TARGET_ROWS, 30, 3, (0.95, 0.98, 0.99), models=_FIRST, schedule=Cosine()),
+                "small": Scale(
+                    _LENETS,
+                    TARGET_ROWS,
+                    epochs=30,
+                    seeds=3,
+                    sparsities=(0.95, 0.98, 0.99),
+                    models=_FIRST,
+                    schedule=Cosine(),
+                    channels_last=True,
+                ),
             },
         ),
         "time": Experiment(
@@ -229,8 +240,7 @@ class Spec:
             data=Data(subject.data, validation=VALIDATION if is_trial else 0.0),
             model=subject.model,
             schedule=scale.schedule or base.schedule.stretched(epochs / base.training.epochs),
-            # On a CPU convolutions take two thirds of the time, or five sixths.
-            compute=Compute(channels_last=self.scale == "small" and subject.model.name in CONVOLUTIONS),
+            compute=Compute(channels_last=scale.channels_last and subject.model.name in CONVOLUTIONS),
             training=Training(epochs=epochs, batch_size=base.training.batch_size, seed=seed),
         )
 
