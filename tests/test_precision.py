@@ -14,10 +14,15 @@ OPTIMIZERS = {
 }
 
 
-def loop(make, *, scaler=None, inf_at=None, clip=None, unscale=False, accumulate=1, count=6, ramp_steps=0):
+JOINT = th.HALO(1e-2)
+
+
+def loop(
+    make, *, scaler=None, inf_at=None, clip=None, unscale=False, accumulate=1, count=6, penalty=JOINT, **shrinking
+):
     model = network(torch.float32)
     optimizer = make(model.parameters())
-    shrink = th.Shrinkage(model, th.HALO(1e-2), optimizer, ramp_steps=ramp_steps)
+    shrink = th.Shrinkage(model, penalty, optimizer, **shrinking)
     for i, (x, y) in enumerate(batches(count, torch.float32)):
         optimizer.zero_grad()
         for part_x, part_y in zip(x.chunk(accumulate), y.chunk(accumulate), strict=True):
@@ -52,6 +57,27 @@ def test_grad_scaler(make, inf_at, unscale):
     scaled, scaled_shrink = loop(make, scaler=scaler(), inf_at=inf_at, unscale=unscale, ramp_steps=4)
     assert_same(scaled, plain, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(scaled_shrink.coefficients, shrink.coefficients, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.filterwarnings("ignore:.* of the weights are zero where")
+@pytest.mark.parametrize("inf_at", [None, 3])
+@pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
+@pytest.mark.parametrize(
+    ("penalty", "shrinking"),
+    [
+        (th.HALO(5e-2, proximal=True), {}),
+        (th.HALO(1e-3, solve="profile"), {}),
+        (th.HALO(), {"target_sparsity": 0.5, "total_steps": 6}),
+    ],
+    ids=["joint", "profile", "target"],
+)
+def test_grad_scaler_and_a_proximal_map(make, inf_at, penalty, shrinking):
+    plain, _ = loop(make, inf_at=inf_at, penalty=penalty, **shrinking)
+    scaled, _ = loop(make, scaler=scaler(), inf_at=inf_at, penalty=penalty, **shrinking)
+    assert_same(scaled, plain, rtol=1e-4, atol=1e-5)
+    assert any(bool((p == 0).any()) for p in plain.parameters())
+    for one, other in zip(plain.parameters(), scaled.parameters(), strict=True):
+        assert torch.equal(one == 0, other == 0)
 
 
 @pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
