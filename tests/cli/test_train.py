@@ -65,6 +65,8 @@ def test_a_sparsity_alone_is_enough():
     found = config("--sparsity", "0.95")
     assert (found.penalty, found.shrinking.target_sparsity) == (th.HALO(), 0.95)
     assert found.pruning.sparsity == (0.95,)
+    assert found.schedule == Cosine()  # unless another is named
+    assert config("--sparsity", "0.95", "--schedule", "steps").schedule == Steps()
     assert Config.from_dict(found.as_dict()) == found
     found = config("--penalty", "l1", "--xi", "1e-4", "--proximal", "--target-sparsity", "0.9")
     assert (found.penalty, found.shrinking.target_sparsity) == (th.L1(1e-4, proximal=True), 0.9)

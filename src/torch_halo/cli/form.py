@@ -123,16 +123,17 @@ class Form:
 
 
 def _choices(arguments: Sequence[str]) -> dict[str, str | None]:
-    """What is chosen of each table; a sparsity and no penalty means HALO, steered towards it."""
+    """What is chosen of each table; a sparsity without a strength means HALO, steered towards it, under a cosine."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     for key in TABLES:
         parser.add_argument(f"--{key}", nargs="?")
-    parser.add_argument("--sparsity", nargs="*", default=[])
-    parser.add_argument("--target-sparsity", nargs="?")
+    for flag in ("--sparsity", "--target-sparsity", "--xi"):
+        parser.add_argument(flag, nargs="*")
     found = vars(parser.parse_known_args(arguments)[0])
-    has_target = bool(found.pop("sparsity")) | (found.pop("target_sparsity") is not None)
-    if found["penalty"] is None and has_target:
-        found["penalty"] = "halo"
+    levels, target, xi = (found.pop(name) for name in ("sparsity", "target_sparsity", "xi"))
+    if target is not None or (levels and not xi and found["penalty"] in (None, "halo")):
+        found["penalty"] = found["penalty"] or "halo"
+        found["schedule"] = found["schedule"] or (None if found["preset"] else "cosine")
     found["penalty"] = None if found["penalty"] == "none" else found["penalty"]
     return found
 
