@@ -79,6 +79,34 @@ def test_without_a_compiler_it_goes_on_and_says_so(small_is_large, monkeypatch):
     assert all(torch.equal(found[name], value) for name, value in expected.items())
 
 
+def test_a_penalty_with_tensors_of_its_own(small_is_large):
+    weights = {name: torch.rand_like(p) for name, p in network().named_parameters()}
+    expected, found = (trained(th.WeightedL1(1e-2, weights), compiled=compiled) for compiled in (False, True))
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, rtol=2e-5, atol=1e-7)
+
+
+def test_a_compiler_that_fails_later(small_is_large, monkeypatch):
+    """The limit on recompilations, say."""
+    calls = []
+
+    def flaky(function, **options):
+        def run(*arguments):
+            calls.append(1)
+            if len(calls) > 4:
+                raise RuntimeError("too many graphs")
+            function(*arguments)
+
+        return run
+
+    monkeypatch.setattr(torch, "compile", flaky)
+    with pytest.warns(UserWarning, match="not compiled, and slower: too many graphs"):
+        found = trained(th.HALO(1e-2), compiled=True)
+    expected = trained(th.HALO(1e-2), compiled=False)
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, rtol=2e-5, atol=1e-7)
+
+
 def test_small_models_need_no_compiler(monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda *a, **k: pytest.fail("compiled"))
     trained(th.HALO(1e-2), compiled=None)

@@ -93,6 +93,28 @@ def test_joint_halo_gives_exact_zeros_at_its_coefficients():
     torch.testing.assert_close(w[large], wanted - wanted.sign() * 0.05 / lam[large] ** 2, rtol=1e-4, atol=0)
 
 
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("inner", [th.L1(0.3), th.HALO(0.3, 0.0)], ids=["l1", "halo"])
+def test_groups_end_where_loss_and_penalty_balance(optimizer, inner):
+    """A group of four: x = w*·(1 − 0.3/‖w*‖), with λ at 1."""
+    found = torch.tensor(settled(th.Grouped(inner, "out", proximal=True), optimizer, coefficient_lr=0.0))
+    wanted = torch.tensor([1.0, -1.0, 0.2, 2.0])
+    torch.testing.assert_close(found, wanted * (1 - 0.3 / wanted.norm()), rtol=0, atol=2e-3)
+
+
+def test_groups_of_one_weight_learn_their_coefficients_when_some_are_zero():
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    th.Shrinkage(model, th.Grouped(th.HALO(0.1), "kernel", proximal=True), optimizer)
+    with torch.no_grad():
+        model.weight[0] = 0.0
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.ones(1, 3)).square().sum().backward()
+        optimizer.step()
+    assert bool(model.weight.isfinite().all())
+
+
 def test_a_dead_weights_coefficient_rests():
     model = Points()
     optimizer = OPTIMIZERS["momentum"](model.parameters())

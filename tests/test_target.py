@@ -43,7 +43,9 @@ class Training:
             F.cross_entropy(self.model(DATA.train.inputs[index]), DATA.train.labels[index]).backward()
             self.optimizer.step()
             self.step += 1
-            self.zeros.append(self.shrink._zeros() if self.step % 5 == 0 or self.step > 0.8 * STEPS else self.zeros[-1])
+            self.zeros.append(
+                self.shrink._steering._zeros() if self.step % 5 == 0 or self.step > 0.8 * STEPS else self.zeros[-1]
+            )
         return self
 
     def accuracy(self):
@@ -123,6 +125,9 @@ def test_it_warns_early():
         (th.HALO(), {}, "xi is auto: give it a number, e.g. HALO"),
         (th.HALO(), {"target_sparsity": 0.9}, "target_sparsity needs total_steps"),
         (th.L1(0.1), {"target_sparsity": 0.9, "total_steps": 10}, "needs exact zeros: a penalty with proximal=True"),
+        (th.MCP(0.1, 9, proximal=True), {"target_sparsity": 0.9, "total_steps": 9}, "steers HALO, L1 and bridge"),
+        (th.Bridge(0.1, 2, proximal=True), {"target_sparsity": 0.9, "total_steps": 9}, "steers HALO, L1 and bridge"),
+        (th.HALO(0.1, solve="profile"), {"total_steps": -3}, "total_steps must be a whole number, at least 1"),
         (th.HALO(), {"target_sparsity": 1.0, "total_steps": 10}, "target_sparsity must be a finite number above 0"),
         (th.HALO(), {"target_sparsity": 0.9, "total_steps": 0}, "total_steps must be a whole number, at least 1"),
         (th.HALO(), {"target_sparsity": 0.9, "total_steps": 9, "ramp_steps": 3}, "goes without ramp_steps"),
@@ -134,7 +139,82 @@ def test_bad_input(penalty, options, message):
         th.Shrinkage(model, penalty, OPTIMIZERS["sgd"](model.parameters()), **options)
 
 
-def test_detaching_leaves_nothing():
-    training = Training(0.9, OPTIMIZERS["sgd"]).run(3)
+@pytest.mark.parametrize("until", [3, STEPS])
+def test_detaching_leaves_nothing(until):
+    training = Training(0.9, OPTIMIZERS["sgd"]).run(until)
     training.shrink.detach()
     assert not [key for key in training.optimizer.param_groups[0] if key.startswith("halo")]
+    assert not training.optimizer._optimizer_step_post_hooks
+    training.optimizer.param_groups[0]["lr"] = 0.1
+    training.optimizer.step()
+    assert th.sparsity(training.model).sparsity < 0.5  # nothing is held any more; dead inputs move nothing
+
+
+def test_an_earlier_state_loaded_into_the_same_objects_is_gone_on_with():
+    training = Training(0.9, OPTIMIZERS["sgd"]).run(STEPS // 2)
+    model, optimizer = copy.deepcopy(training.model.state_dict()), copy.deepcopy(training.optimizer.state_dict())
+    first = copy.deepcopy(training.run().model.state_dict())
+    training.model.load_state_dict(model)
+    training.optimizer.load_state_dict(optimizer)
+    training.step = STEPS // 2
+    second = training.run().model.state_dict()
+    assert all(torch.equal(value, second[name]) for name, value in first.items())
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-4])
+@pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.Adam, torch.optim.RMSprop, torch.optim.Adagrad])
+def test_the_first_step_cuts_next_to_nothing_whatever_the_losss_scale(make, scale):
+    torch.manual_seed(0)
+    model = lenet_300_100(DATA.input_shape, DATA.classes)
+    optimizer = make(model.parameters(), lr=1e-3)
+    th.Shrinkage(model, th.HALO(), optimizer, target_sparsity=0.9, total_steps=100)
+    (scale * F.cross_entropy(model(DATA.train.inputs[:64]), DATA.train.labels[:64])).backward()
+    optimizer.step()
+    assert 0 < th.sparsity(model).sparsity < 0.01
+
+
+def test_biases_are_shrunk_but_not_counted_or_frozen():
+    torch.manual_seed(0)
+    model = lenet_300_100(DATA.input_shape, DATA.classes)
+    optimizer = OPTIMIZERS["sgd"](model.parameters())
+    th.Shrinkage(model, th.HALO(), optimizer, select=lambda name, p: True, target_sparsity=0.9, total_steps=60)
+    for step in range(60):
+        optimizer.zero_grad()
+        index = torch.arange(64) + 20 * step
+        F.cross_entropy(model(DATA.train.inputs[index]), DATA.train.labels[index]).backward()
+        optimizer.step()
+    assert th.sparsity(model).zeros == round(0.9 * 50_200)
+    assert all(bool((p != 0).all()) for name, p in model.named_parameters() if name == "5.bias")
+
+
+def test_a_sparse_network_is_made_sparser():
+    training = Training(0.9, OPTIMIZERS["sgd"]).run(STEPS)
+    training.shrink.detach()
+    masks = th.Masks({name: p != 0 for name, p in training.model.named_parameters() if p.ndim > 1})
+    masks.apply_(training.model).hold(training.optimizer)
+    training.shrink = th.Shrinkage(
+        training.model, th.HALO(), training.optimizer, target_sparsity=0.98, total_steps=STEPS
+    )
+    training.step = 0
+    training.run()
+    assert min(training.zeros[-STEPS + 1 :]) >= 0.89
+    # A weight that the first masks hold cannot come back.
+    assert 0 <= th.sparsity(training.model).zeros - round(0.98 * 50_200) < 50
+    assert training.accuracy() > 90
+
+
+def test_groups_that_start_later_are_steered_alike():
+    torch.manual_seed(0)
+    model = lenet_300_100(DATA.input_shape, DATA.classes)
+    groups = [{"params": [p], "lr": 0.0 if i == 0 else 0.1} for i, p in enumerate(model.parameters())]
+    optimizer = torch.optim.SGD(groups, momentum=0.9)
+    shrink = th.Shrinkage(model, th.HALO(), optimizer, target_sparsity=0.8, total_steps=60)
+    for step in range(60):
+        optimizer.param_groups[0]["lr"] = 0.0 if step < 20 else 0.1
+        optimizer.zero_grad()
+        index = torch.arange(64) + 20 * step
+        F.cross_entropy(model(DATA.train.inputs[index]), DATA.train.labels[index]).backward()
+        optimizer.step()
+        strengths = {group[shrink._state.strength] for group in optimizer.param_groups if shrink._state.step in group}
+        assert len(strengths) == 1
+    assert th.sparsity(model).zeros == round(0.8 * 50_200)

@@ -90,7 +90,7 @@ class Attached:
             return
         for w, _, lam, momentum in self._pieces(self.weight.local):
             alive = w.nonzero(as_tuple=True)
-            if len(alive[0]) == w.numel() or lam[0].shape != w.shape:
+            if len(alive[0]) == w.numel() or not isinstance(self.penalty, Separable):
                 self._move_(w, lam, momentum, rates)
                 continue
             w_, lam_, momentum_ = w[alive], tuple(x[alive] for x in lam), tuple(x[alive] for x in momentum)

@@ -7,7 +7,8 @@ all shapes and learning rates. Where nothing can be compiled, the step in pieces
 import logging
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -22,7 +23,8 @@ LEAST_MODEL = 2**20
 LEAST_TENSOR = 2**16
 
 _log = logging.getLogger("torch_halo")
-_compiled: dict[tuple[Callable[..., None], Separable], Callable[..., None] | None] = {}  # None: it cannot be
+# By function, penalty and h, whose numbers the compiler looks at itself; None: it cannot be compiled.
+_compiled: dict[tuple[Callable[..., None], type, type], Callable[..., None] | None] = {}
 
 
 def fused_shrink_(
@@ -141,32 +143,33 @@ def _threshold_(penalty: Separable, w: Tensor, step: Tensor, lam: Sequence[Tenso
 
 
 def _run(function: Callable[..., None], penalty: Separable, *arguments: Any) -> bool:
-    key = function, penalty
-    if key not in _compiled:
-        return _compile(key, arguments)
+    """Run it compiled; False if it cannot be, which shows before anything is changed."""
+    key = function, type(penalty), type(getattr(penalty, "h", None))
+    is_new, began = key not in _compiled, time.perf_counter()
+    if is_new:
+        _compiled[key] = torch.compile(function, dynamic=True, fullgraph=True)
     run = _compiled[key]
     if run is None:
         return False
-    run(penalty, *arguments)
-    return True
-
-
-def _compile(key: tuple[Callable[..., None], Separable], arguments: Sequence[Any]) -> bool:
-    """Compile and run for the first time; what fails does so before anything is changed."""
-    function, penalty = key
-    began = time.perf_counter()
-    _compiled[key] = run = torch.compile(function, dynamic=True, fullgraph=True)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch's own, of what it uses inside
+        with _quiet() if is_new else nullcontext():
             run(penalty, *arguments)
     except Exception as error:  # no compiler, or one that fails: of several kinds, and no reason to stop a training
         _compiled[key] = None
         reason = " ".join(line.strip() for line in str(error).splitlines()[:2]) or type(error).__name__
         warnings.warn(f"{type(penalty).__name__}'s step is not compiled, and slower: {reason}", stacklevel=2)
         return False
-    _log.info("compiled %s's step in %.1f s", type(penalty).__name__, time.perf_counter() - began)
+    if is_new:
+        _log.info("compiled %s's step in %.1f s", type(penalty).__name__, time.perf_counter() - began)
     return True
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without torch's warnings about what it uses inside."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def _flat(*tensors: Tensor) -> list[Tensor] | None:

@@ -1,11 +1,9 @@
 """Shrinkage: a penalty attached to a model and its optimizer."""
 
 import gc
-import math
-import warnings
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,23 +13,18 @@ from torch_halo.checks import number, whole
 from torch_halo.coefficients import Attached, Rates, check_finite, follow, share, warn_if_equal
 from torch_halo.fused import LEAST_MODEL
 from torch_halo.hooks import after_update, base_optimizer, before_update, check_held, gradient
-from torch_halo.masks import Masks
 from torch_halo.penalties import HALO, PENALTIES, Penalty
-from torch_halo.penalties.base import magnitude
-from torch_halo.pruning import prune_
+from torch_halo.penalties.halo import AUTO
 from torch_halo.selection import Select, select_weights
 from torch_halo.state import State
+from torch_halo.steering import Steering
 from torch_halo.stepsizes import check_optimizer, step_size
-from torch_halo.target import FIRST, Target
-from torch_halo.weights import Weight, local, stacked, sum_shards
+from torch_halo.target import Target
+from torch_halo.weights import Weight, stacked, sum_shards
 
 CHECK_EVERY = 50
 SPREAD_AFTER = 1000
-TRACE = 1e-12  # far below any weight that a proximal map leaves
 RAMP = 0.4  # the share of the training over which a profile's strength grows, unless told otherwise
-# From this share of the training on, and after a few steps, so far from what is wanted is worth a warning.
-EARLY, FEW, BEHIND = 0.1, 100, 0.1
-FAR = 0.02  # from the target, when the zeros are frozen: worth a warning
 
 # Those attached to each optimizer that is still in use.
 _live: "weakref.WeakKeyDictionary[Optimizer, list[Shrinkage]]" = weakref.WeakKeyDictionary()
@@ -85,9 +78,8 @@ class Shrinkage:
     ) -> None:
         if not isinstance(penalty, Penalty):
             raise TypeError(f"penalty must be a penalty object ({', '.join(PENALTIES)}); received {penalty!r}")
-        self._target = _target(penalty, target_sparsity, total_steps, ramp_steps, until_step)
-        self.penalty = penalty = penalty if self._target is None else penalty.steered()
-        self._model, self._masks, self._is_warned = model, cast("Masks | None", None), False
+        target = _target(penalty, target_sparsity, total_steps, ramp_steps, until_step)
+        self.penalty = penalty = penalty if target is None else penalty.steered()
         self._lr = _optional("coefficient_lr", coefficient_lr)
         self._decay = _optional("coefficient_weight_decay", coefficient_weight_decay)
         self._schedule = coefficient_schedule
@@ -110,7 +102,11 @@ class Shrinkage:
         share(self._attached)
         self._by_id = {id(attached.weight.parameter): attached for attached in self._attached}
         self._state = State(self._attached, optimizer)
+        self._steering = None if target is None else Steering(target, model, self._attached, self._state)
         self._handles = [before_update(optimizer, self._shrink), *self._state.hooks(optimizer)]
+        if self._steering is not None:
+            let_go = self._steering.let_go
+            self._handles.append(optimizer.register_load_state_dict_post_hook(lambda optimizer: let_go()))
         if penalty.proximal:
             self._handles.append(after_update(optimizer, self._threshold))
         # Weakly, so that an optimizer that nobody uses any more sets its parameters free.
@@ -134,18 +130,24 @@ class Shrinkage:
         parts = [attached.value() for attached in self._attached]
         total = stacked(sum_shards(parts, [attached.weight for attached in self._attached])).sum()
         total = total + self.penalty.prior(*self._attached[0].lam) if self.penalty.shared else total
-        return total if self._target is None else total * self._steered()
+        return total if self._steering is None else total * self._steered()
 
     def _steered(self) -> float:
-        """The strength that the target has set; 1 before the first step."""
-        groups = getattr(self._optimizer(), "param_groups", [])
-        return next((float(group[self._state.strength]) for group in groups if self._state.strength in group), 1.0)
+        """The strength that the target has set: 1 before the first step, 0 when the zeros are frozen."""
+        optimizer, steering = self._optimizer(), self._steering
+        assert steering is not None
+        if steering.is_frozen:
+            return 0.0
+        now = None if optimizer is None else steering.now(optimizer)
+        return 1.0 if now is None else now
 
     def detach(self) -> None:
         """Take the penalty off: the optimizer is as it was before, and λ is kept here only."""
         for handle in self._handles:
             handle.remove()
         self._handles = []
+        if self._steering is not None:
+            self._steering.let_go()
         optimizer = self._optimizer()
         if optimizer is None or self not in _live.get(optimizer, []):
             return
@@ -154,6 +156,7 @@ class Shrinkage:
 
     @torch.no_grad()
     def _shrink(self, optimizer: Optimizer) -> None:
+        self._due.clear()  # of a step that failed
         found_inf = getattr(optimizer, "found_inf", None)
         if found_inf is not None and bool(found_inf):
             # A fused optimizer under a GradScaler skips such a step inside its kernel.
@@ -161,10 +164,11 @@ class Shrinkage:
         follow(self._attached)
         self._state.mark(optimizer)  # the user may have made new groups
         grad_scale = getattr(optimizer, "grad_scale", None)  # set where gradients are still scaled
+        steered = None if self._steering is None else self._steering.strength(optimizer)
         shared: list[tuple[Attached, Tensor, Rates]] = []  # each weight's part of one λ's gradient
         for group in optimizer.param_groups:
             members = self._members(group)
-            rates = self._begin_step(optimizer, group, [attached for attached, _ in members]) if members else None
+            rates = self._begin_step(optimizer, group, [one for one, _ in members], steered) if members else None
             if rates is None:
                 continue
             scale = rates.strength * (-1.0 if group.get("maximize") else 1.0)
@@ -186,8 +190,12 @@ class Shrinkage:
     @torch.no_grad()
     def _threshold(self, optimizer: Optimizer) -> None:
         """End a step with the penalty's proximal map."""
-        for attached, group, strength in self._due:
-            attached.threshold_(step_size(optimizer, group, attached.weight.parameter) * strength)
+        due = [(one, step_size(optimizer, group, one.weight.parameter)) for one, group, _ in self._due]
+        strengths = [strength for _, _, strength in self._due]
+        if due and self._steering is not None and self._steering.now(optimizer) is None:
+            strengths = [self._steering.begin(optimizer, due)] * len(due)
+        for (attached, size), strength in zip(due, strengths, strict=True):
+            attached.threshold_(size * strength)
         self._due.clear()
 
     def _members(self, group: dict[str, Any]) -> list[tuple[Attached, Tensor]]:
@@ -198,103 +206,31 @@ class Shrinkage:
         grads = [gradient(attached.weight) for attached in found]
         return [(attached, grad) for attached, grad in zip(found, grads, strict=True) if grad is not None]
 
-    def _begin_step(self, optimizer: Optimizer, group: dict[str, Any], members: list[Attached]) -> Rates | None:
+    def _begin_step(
+        self, optimizer: Optimizer, group: dict[str, Any], members: list[Attached], steered: float | None
+    ) -> Rates | None:
         """Count the step, look at the numbers from time to time, and say how far to go (None: it is over)."""
         step = group[self._state.step]
-        if self._target is not None and self._target.is_frozen(step):
-            self._state.count(group)
-            self._freeze(optimizer)
-            return None
         if step % CHECK_EVERY == 0:
             check_finite(members, step, float(group["lr"]))
         self._state.count(group)
         if step == SPREAD_AFTER and self.penalty.learned and not self.penalty.shared:
             warn_if_equal(members, step)
+        if self._steering is not None:
+            return None if steered is None else self._rates(optimizer, group, step, steered)
         if self._until_step is not None and step >= self._until_step:
             return None
-        return self._rates(optimizer, group, step)
+        ramp = min(1.0, step / self._ramp_steps) if self._ramp_steps else 1.0
+        return self._rates(optimizer, group, step, ramp)
 
-    def _rates(self, optimizer: Optimizer, group: dict[str, Any], step: int) -> Rates:
+    def _rates(self, optimizer: Optimizer, group: dict[str, Any], step: int, strength: float) -> Rates:
         lr, first = float(group["lr"]), group[self._state.first_lr]
         start = first if isinstance(optimizer, SGD) else 0.1
         return Rates(
-            strength=self._strength(optimizer, group, step),
+            strength=strength,
             lr=(start if self._lr is None else self._lr) * (self._schedule(step) if self._schedule else lr / first),
             decay=self._decay_in(optimizer, group),
         )
-
-    def _strength(self, optimizer: Optimizer, group: dict[str, Any], step: int) -> float:
-        """The penalty's share of its full strength: on its ramp, or as the target has it."""
-        if self._target is None:
-            return min(1.0, step / self._ramp_steps) if self._ramp_steps else 1.0
-        key = self._state.strength
-        if key not in group:
-            group[key] = self._first_strength(optimizer, group)
-        elif self._target.is_due(step):
-            zeros = self._zeros()
-            group[key] *= self._target.factor(step, zeros)
-            self._warn_if_behind(step, zeros)
-        return float(group[key])
-
-    def _warn_if_behind(self, step: int, zeros: float) -> None:
-        assert self._target is not None
-        wanted, total = self._target.wanted(step), self._target.total_steps
-        if self._is_warned or step < max(EARLY * total, FEW) or abs(wanted - zeros) < BEHIND:
-            return
-        self._is_warned = True
-        warnings.warn(
-            f"after {step} of {total} steps {zeros:.1%} of the weights are zero where {wanted:.1%} were to be: the "
-            f"target of {self._target.sparsity:.1%} may be missed; check the learning rate, or train longer",
-            stacklevel=2,
-        )
-
-    def _first_strength(self, optimizer: Optimizer, group: dict[str, Any]) -> float:
-        """The strength with which a proximal map cuts what is below a thousandth of the weights' mean magnitude."""
-        if any(self._state.strength in other for other in optimizer.param_groups):
-            return self._steered()  # one strength for all groups
-        weights = [attached.weight for attached in self._attached]
-        sums = sum_shards([magnitude(weight.local).sum(dtype=torch.float64) for weight in weights], weights)
-        mean = sum(map(float, sums)) / sum(weight.parameter.numel() for weight in weights)
-        small = torch.tensor([max(FIRST * mean, 1e-12)], dtype=torch.float64)
-        step, penalty = float(group["lr"]), self._attached[0].penalty
-        low, high = 1e-30, 1e30
-        for _ in range(100):
-            middle = math.sqrt(low * high)
-            cuts = not bool(penalty.prox(small, step * middle).any())
-            low, high = (low, middle) if cuts else (middle, high)
-        return high
-
-    def _zeros(self) -> float:
-        """The share of zeros."""
-        weights = [attached.weight for attached in self._attached]
-        zeros = sum_shards([(weight.local == 0).sum() for weight in weights], weights)
-        return sum(map(int, zeros)) / sum(weight.parameter.numel() for weight in weights)
-
-    def _freeze(self, optimizer: Optimizer) -> None:
-        """Make the count of zeros exact, and hold them; a training that goes on has them already."""
-        if self._masks is not None or self._target is None:
-            return
-        select, target = self._is_own, self._target.sparsity
-        found = self._zeros()
-        if abs(found - target) > FAR:
-            warnings.warn(
-                f"{found:.1%} of the weights are zero where {target:.1%} were to be; train longer, or ask for less",
-                stacklevel=2,
-            )
-        if found > target:
-            self._revive()
-        self._masks = prune_(self._model, target, select=select)
-        self._masks.hold(optimizer)
-
-    def _revive(self) -> None:
-        """Give zeros a trace of the way that they would go: of too many, those that would go farthest come back."""
-        for attached in self._attached:
-            if (grad := gradient(attached.weight)) is not None:
-                w, g = attached.weight.local, local(grad)
-                w.copy_(torch.where(w == 0, -TRACE * g / (1 + g.abs()), w))
-
-    def _is_own(self, name: str, parameter: nn.Parameter) -> bool:
-        return id(parameter) in self._by_id
 
     def _decay_in(self, optimizer: Optimizer, group: dict[str, Any]) -> float:
         """λ's weight decay for the weights of a group."""
@@ -308,8 +244,10 @@ def _target(
 ) -> Target | None:
     if sparsity is None:
         if getattr(penalty, "xi", None) == "auto":
-            raise ValueError("xi is auto: give it a number, e.g. HALO(xi=1e-6), or Shrinkage a target_sparsity")
+            raise ValueError(AUTO)
         return None
+    if not penalty.can_be_steered:
+        raise ValueError(f"target_sparsity steers HALO, L1 and bridge penalties with q ≤ 1; received {penalty}")
     if total is None:
         raise ValueError("target_sparsity needs total_steps, the number of steps of the whole training")
     if not penalty.steered().proximal:
@@ -321,6 +259,8 @@ def _target(
 
 def _ramp(penalty: Penalty, given: int | None, total: int | None) -> int:
     """A profile is steepest for the smallest weights: it must not kill them before they have learned."""
+    if total is not None:
+        whole("total_steps", total, at_least=1)
     if given is not None:
         return whole("ramp_steps", given, at_least=0)
     is_profile = isinstance(penalty, HALO) and penalty.solve == "profile"

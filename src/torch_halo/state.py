@@ -23,7 +23,9 @@ class State:
         places = {id(p): i for i, p in enumerate(_parameters(optimizer.param_groups))}
         first = min(places[id(one.weight.parameter)] for one in attached)
         self.step, self.first_lr = f"halo_step_{first}", f"halo_first_lr_{first}"
-        self.strength = f"halo_strength_{first}"  # where a target steers it
+        # Where a target steers it: the strength, the first one times the learning rate, the zeros at the start.
+        self.strength, self.first_effect = f"halo_strength_{first}", f"halo_first_effect_{first}"
+        self.first_zeros = f"halo_first_zeros_{first}"
         self._attached = list(attached)
         self._penalty = attached[0].penalty
         self._by_id = {id(one.weight.parameter): one for one in attached}
@@ -46,9 +48,12 @@ class State:
             if optimizer.state.get(p) == {}:
                 del optimizer.state[p]
         for group in optimizer.param_groups:
-            group.pop(self.step, None)
-            group.pop(self.first_lr, None)
-            group.pop(self.strength, None)
+            for key in (self.step, self.first_lr, self.strength, self.first_effect, self.first_zeros):
+                group.pop(key, None)
+
+    def groups(self, optimizer: Optimizer) -> list[dict[str, Any]]:
+        """The groups of our weights."""
+        return [group for group in optimizer.param_groups if self.step in group]
 
     def mark(self, optimizer: Optimizer) -> None:
         """Give the groups of our weights a step counter and the learning rate that they start from."""

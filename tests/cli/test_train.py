@@ -71,6 +71,8 @@ def test_a_sparsity_alone_is_enough():
     found = config("--penalty", "l1", "--xi", "1e-4", "--proximal", "--target-sparsity", "0.9")
     assert (found.penalty, found.shrinking.target_sparsity) == (th.L1(1e-4, proximal=True), 0.9)
     assert found.pruning.sparsity == (0.9,)  # where it is measured too
+    found = config("--preset", "authors-code", "--data", "cifar10", "--model", "vgg16", "--sparsity", "0.9")
+    assert (found.penalty, found.shrinking.target_sparsity, found.pruning.of) == (th.HALO(), 0.9, "all")
     for flags in ("--penalty none --sparsity 0.9", "--penalty halo --xi 1e-6 --sparsity 0.9"):
         assert config(*flags.split()).shrinking.target_sparsity is None
 
@@ -153,8 +155,11 @@ def test_help_groups_the_flags_and_shows_defaults(capsys):
         ("train --penalty weighted_l1", 2, "WeightedL1 takes weights, which no flag can give; it is for Python only"),
         ("train --penalty grouped", 2, "--inner is needed: the penalty on the groups' norms, one of l1,"),
         ("train --penalty l1", 1, "--xi is needed: the strength ξ"),
-        ("train --penalty halo", 1, "--xi is needed: the strength ξ; or one --sparsity to train towards"),
-        ("train --sparsity 0.9 0.95", 1, "--xi is needed: the strength ξ; or one --sparsity to train"),
+        ("train --penalty halo", 1, "--xi is needed: the strength ξ; or one --sparsity above 0 to train"),
+        ("train --sparsity 0.9 0.95", 1, "--xi is needed: the strength ξ; or one --sparsity above 0"),
+        ("train --sparsity 0", 1, "--xi is needed: the strength ξ; or one --sparsity above 0 to train"),
+        ("train --penalty none --target-sparsity 0.5", 1, "--target-sparsity 0.5 needs a penalty; received --penalty"),
+        ("train --sparsity 0.5 --psi 0.1", 1, "HALO: psi needs a number for xi, too; received psi 0.1 and xi auto"),
         ("train --target-sparsity 1", 1, "target_sparsity must be a finite number above 0 and below 1; received 1"),
         ("train --penalty l1 --xi 1 --target-sparsity 0.5", 1, "target_sparsity needs exact zeros"),
         ("train --penalty grouped --inner grouped", 2, "unknown inner penalty 'grouped'; known: l1, bridge, mcp"),

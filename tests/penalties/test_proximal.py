@@ -58,7 +58,32 @@ def test_steps_that_have_no_map_are_refused():
     with pytest.raises(ValueError, match=r"step below gamma = 2; received 2"):
         th.MCP(0.1, 2.0).prox(torch.ones(2), 2.0)
     with pytest.raises(ValueError, match=r"step below a - 1 = 1\.5; received 3"):
-        th.SCAD(0.1, 2.5).prox(torch.ones(2), torch.tensor([0.1, 3.0]))
+        th.SCAD(0.1, 2.5).prox(torch.ones(3), torch.tensor([0.1, 3.0, 3.0]))
+
+
+@pytest.mark.parametrize("penalty", [th.MCP(0.1, 2.0), th.SCAD(0.1, 3.0)])
+def test_steps_by_entry_that_are_too_long_are_cut_short(penalty):
+    steps = torch.tensor([0.1, 0.1, 1e9])
+    found = penalty.prox(torch.full((3,), 0.15), steps)
+    assert found[:2].tolist() == penalty.prox(torch.full((2,), 0.15), 0.1).tolist()
+    assert 0 <= float(found[2]) < float(found[0])
+
+
+@pytest.mark.parametrize("groups", ["out", "in"])
+def test_group_map_with_steps_by_entry_is_stationary(groups):
+    """x − w + τ∘ξ·x/‖x‖ = 0 for a group that survives, ‖w/τ‖ ≤ ξ for one that does not."""
+    w, step = torch.randn(4, 5, dtype=torch.float64), torch.rand(4, 5, dtype=torch.float64) + 0.1
+    w[0], w[:, 0] = w[0] * 0.05, w[:, 0] * 0.05
+    x = th.Grouped(th.L1(0.7), groups).prox(w, step)
+    norms = x.norm(dim=1 if groups == "out" else 0, keepdim=True).expand_as(x)
+    alive = norms > 0
+    assert 0 < int(alive.sum()) < x.numel()
+    residual = x - w + step * 0.7 * x / norms.clamp(min=1e-300)
+    torch.testing.assert_close(residual[alive], torch.zeros_like(residual[alive]), rtol=0, atol=1e-12)
+    dead = torch.where(alive, 0.0, w / step).norm(dim=1 if groups == "out" else 0)
+    assert float(dead.max()) <= 0.7
+    with pytest.raises(ValueError, match="steps by entry, as Adam's, inner must be L1 or HALO"):
+        th.Grouped(th.MCP(0.1, 9), groups).prox(w, step)
 
 
 def regression():

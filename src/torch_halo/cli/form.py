@@ -10,7 +10,7 @@ from torch_halo.cli.flags import NESTED, Part, part_of
 from torch_halo.data import DATASETS
 from torch_halo.experiments.presets import PRESETS
 from torch_halo.models import MODELS
-from torch_halo.penalties import PENALTIES, WeightedL1
+from torch_halo.penalties import PENALTIES, Penalty, WeightedL1
 from torch_halo.training.config import Config
 from torch_halo.training.optimizers import OPTIMIZERS
 from torch_halo.training.schedules import SCHEDULES
@@ -43,8 +43,8 @@ class Form:
 
     def __init__(self, arguments: Sequence[str]) -> None:
         self.choices = _choices(arguments)
-        self.base = self._base()
-        base, penalty = self.base, self.choices["penalty"]
+        self.base = base = self._base()
+        penalty = self.choices["penalty"] or ("halo" if self.choices["steered"] else None)
         self.parts: dict[str, Part] = {
             "data": part_of(Data, self.choices, base.data),
             "model": part_of(MODELS[self.choices["model"] or base.model.name], self.choices),
@@ -78,32 +78,13 @@ class Form:
         named = {**given, "name": self.choices["data"] or self.base.data.name}
         model = {flag.name: given[flag.name] for flag in self.parts["model"].flags if flag.name in given}
         built = {key: part.build(named) for key, part in self.parts.items() if key not in ("model", "training")}
-        if self._is_open(built):
-            built |= self._targeted(built["shrinking"], built["pruning"])
+        if _is_steered(built.get("penalty"), built["shrinking"]):
+            built |= _targeted(built.get("penalty"), built["shrinking"], built["pruning"])
         return Config(
             model=Model(self.choices["model"] or self.base.model.name, model),
             training=self.parts["training"].build({**given, **files}),
             **built,
         )
-
-    def _is_open(self, built: Mapping[str, Any]) -> bool:
-        """Whether the strength is left to a target sparsity."""
-        return getattr(built.get("penalty"), "xi", None) == "auto" or built["shrinking"].target_sparsity is not None
-
-    def _targeted(self, shrinking: Shrinking, pruning: Pruning) -> dict[str, Any]:
-        """Train towards the sparsity that is asked for, and prune to it."""
-        target, levels = shrinking.target_sparsity, pruning.sparsity
-        if target is None and len(levels) != 1:
-            received = " ".join(f"{level:g}" for level in levels) or "none"
-            raise ValueError(
-                f"--xi is needed: the strength ξ; or one --sparsity to train towards (received {received}); "
-                "--penalty none trains a dense network"
-            )
-        target = levels[0] if target is None else target
-        return {
-            "shrinking": replace(shrinking, target_sparsity=target),
-            "pruning": replace(pruning, sparsity=levels or (target,)),
-        }
 
     def _base(self) -> Config:
         data, model = self.choices["data"] or Data().name, self.choices["model"] or Model().name
@@ -122,6 +103,29 @@ class Form:
         return self.choices[key] or usual[key]
 
 
+def _is_steered(penalty: Penalty | None, shrinking: Shrinking) -> bool:
+    """Whether the strength is left to a target sparsity."""
+    return getattr(penalty, "xi", None) == "auto" or shrinking.target_sparsity is not None
+
+
+def _targeted(penalty: Penalty | None, shrinking: Shrinking, pruning: Pruning) -> dict[str, Any]:
+    """Train towards the sparsity that is asked for, and prune to it: to that many zeros of all weights."""
+    target, levels = shrinking.target_sparsity, pruning.sparsity
+    if penalty is None:
+        raise ValueError(f"--target-sparsity {target:g} needs a penalty; received --penalty none")
+    if target is None and (len(levels) != 1 or levels[0] == 0):
+        received = " ".join(f"{level:g}" for level in levels) or "none"
+        raise ValueError(
+            f"--xi is needed: the strength ξ; or one --sparsity above 0 to train towards (received {received}); "
+            "--penalty none trains a dense network"
+        )
+    target = levels[0] if target is None else target
+    return {
+        "shrinking": replace(shrinking, target_sparsity=target),
+        "pruning": replace(pruning, sparsity=levels or (target,), scope="global", of="all"),
+    }
+
+
 def _choices(arguments: Sequence[str]) -> dict[str, str | None]:
     """What is chosen of each table; a sparsity without a strength means HALO, steered towards it, under a cosine."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
@@ -130,9 +134,11 @@ def _choices(arguments: Sequence[str]) -> dict[str, str | None]:
     for flag in ("--sparsity", "--target-sparsity", "--xi"):
         parser.add_argument(flag, nargs="*")
     found = vars(parser.parse_known_args(arguments)[0])
+    found["steered"] = None
     levels, target, xi = (found.pop(name) for name in ("sparsity", "target_sparsity", "xi"))
-    if target is not None or (levels and not xi and found["penalty"] in (None, "halo")):
-        found["penalty"] = found["penalty"] or "halo"
+    is_open = not xi and found["penalty"] in (None, "halo")
+    if found["penalty"] != "none" and (target is not None or (levels and is_open)):
+        found["steered"] = "yes"
         found["schedule"] = found["schedule"] or (None if found["preset"] else "cosine")
     found["penalty"] = None if found["penalty"] == "none" else found["penalty"]
     return found

@@ -29,6 +29,9 @@ class Penalty(ABC):
     # Whether training ends each step with the proximal map, instead of adding the gradient to it.
     proximal: bool = False
 
+    # Whether a target sparsity can set its strength: it has exact zeros, whatever the strength.
+    can_be_steered: bool = False
+
     @property
     def learned(self) -> bool:
         """Whether λ is learned with the weights; it then stays positive."""

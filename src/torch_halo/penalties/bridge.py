@@ -30,6 +30,10 @@ class Bridge(Separable):
         object.__setattr__(self, "xi", number("Bridge: xi", self.xi, at_least=0))
         object.__setattr__(self, "q", number("Bridge: q", self.q, above=0))
 
+    @property
+    def can_be_steered(self) -> bool:  # type: ignore[override]  # beyond q = 1 there are no zeros
+        return self.q <= 1
+
     def rho(self, a: Tensor, *lam: Tensor) -> Tensor:
         # For q < 1 autograd's derivative at 0 is infinite times 0; both branches must avoid it.
         positive = a > 0

@@ -9,6 +9,8 @@ from torch import Tensor
 from torch_halo.checks import number
 from torch_halo.penalties.base import LATER, Proximal, Scalar, Separable, Strength, soft_threshold
 
+LONGEST = 0.9  # of the longest step with a map
+
 
 @dataclass(frozen=True)
 class MCP(Separable):
@@ -39,7 +41,7 @@ class MCP(Separable):
 
     def shrink(self, a: Tensor, step: Scalar, *lam: Tensor) -> Tensor:
         """The firm threshold; it exists while the step is below γ."""
-        _check_step("MCP", "gamma", self.gamma, step)
+        step = _checked_step("MCP", "gamma", self.gamma, step)
         inner = soft_threshold(a, step * self.xi) / (1 - step / self.gamma)
         return torch.where(a <= self.gamma * self.xi, inner, a)
 
@@ -74,14 +76,17 @@ class SCAD(Separable):
 
     def shrink(self, a: Tensor, step: Scalar, *lam: Tensor) -> Tensor:
         """Soft threshold, then a steeper line, then the weight itself; for steps below a − 1."""
-        _check_step("SCAD", "a - 1", self.a - 1, step)
+        step = _checked_step("SCAD", "a - 1", self.a - 1, step)
         soft = soft_threshold(a, step * self.xi)
         bent = ((self.a - 1) * a - step * self.a * self.xi) / (self.a - 1 - step)
         below = torch.where(a <= (1 + step) * self.xi, soft, bent)
         return torch.where(a <= self.a * self.xi, below, a)
 
 
-def _check_step(penalty: str, field: str, limit: float, step: Scalar) -> None:
-    largest = float(step.max()) if isinstance(step, Tensor) else step
-    if largest >= limit:
-        raise ValueError(f"{penalty}: the proximal map needs a step below {field} = {limit:g}; received {largest:g}")
+def _checked_step(penalty: str, field: str, limit: float, step: Scalar) -> Scalar:
+    # Of steps by entry, as Adam's, some are long because their weights have next to no gradient: those are cut short.
+    is_by_entry = isinstance(step, Tensor) and step.ndim > 0
+    usual = float(step.median()) if isinstance(step, Tensor) else step
+    if usual >= limit:
+        raise ValueError(f"{penalty}: the proximal map needs a step below {field} = {limit:g}; received {usual:g}")
+    return step.clamp(max=LONGEST * limit) if isinstance(step, Tensor) and is_by_entry else step

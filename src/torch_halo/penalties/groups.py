@@ -127,6 +127,8 @@ class Grouped(OverGroups):
                 f"single weights, not of groups); received {self.inner!r}"
             )
         GROUPS[self.groups]
+        if getattr(self.inner, "xi", None) == "auto" or getattr(self.inner, "solve", "joint") != "joint":
+            raise ValueError(f"Grouped: inner must have a strength, and learn its λ jointly; received {self.inner!r}")
 
     @property
     def learned(self) -> bool:
@@ -167,7 +169,33 @@ class Grouped(OverGroups):
 
     def proximal_map(self, w: Tensor, step: Scalar, *lam: Tensor) -> Tensor:
         norms = self._norms(w)
+        if isinstance(step, Tensor) and step.ndim:
+            return self._map_by_entry(w, norms, self.partition.view(step), *lam)
         factor = torch.where(norms > 0, self.inner.shrink(norms, step, *lam) / norms, 0.0)
+        return (self.partition.view(w) * factor).to(w.dtype).reshape(w.shape)
+
+    def _map_by_entry(self, w: Tensor, norms: Tensor, step: Tensor, *lam: Tensor) -> Tensor:
+        """The map with a step τ_j of each entry's own (Adam's), where the slope s of the inner penalty is constant.
+
+        x_j = w_j·r/(r + τ_j·s) with r = ‖x‖, so that Σ w_j²/(r + τ_j·s)² = 1: zero if the sum is below 1
+        at r = 0, else Newton's method for (sum)^(−1/2) = 1, which is nearly linear in r.
+        """
+        if not isinstance(self.inner, (L1, HALO)):
+            raise ValueError(
+                f"Grouped: with steps by entry, as Adam's, inner must be L1 or HALO; received {self.inner!r}"
+            )
+        slope, *_ = self.inner.slopes(norms, *lam)
+        squares, far = self.partition.view(magnitude(w)).square(), step * slope
+        tiny = torch.finfo(norms.dtype).tiny
+
+        def sums(r: Tensor, power: int) -> Tensor:
+            return self.partition.sum(squares / (r + far).clamp(min=tiny).pow(power), w)
+
+        survives, r = sums(torch.zeros_like(norms), 2) > 1, norms / 2
+        for _ in range(20):
+            total = torch.where(survives, sums(r, 2), 1.0)
+            r = (r + total * (total.sqrt() - 1) / torch.where(survives, sums(r, 3), 1.0)).clamp(min=tiny)
+        factor = torch.where(survives, r / (r + far), 0.0)
         return (self.partition.view(w) * factor).to(w.dtype).reshape(w.shape)
 
     def _norms(self, w: Tensor) -> Tensor:

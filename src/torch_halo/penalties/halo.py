@@ -24,6 +24,8 @@ from torch_halo.penalties.base import (
 from torch_halo.penalties.bridge import Bridge
 from torch_halo.penalties.functions import CoefficientFunction, InversePower, check_function, evaluate
 
+AUTO = "xi is auto: give it a number, e.g. HALO(xi=1e-6), or Shrinkage a target_sparsity"
+
 
 class Hierarchical(Separable):
     """ρ(a, λ) = ξ h(λ) a, with λ learned under a prior of its own."""
@@ -97,12 +99,16 @@ class HALO(Hierarchical):
         default="joint", metadata=LATER
     )
 
+    can_be_steered = True
+
     def __post_init__(self) -> None:
         if self.solve not in ("joint", "profile"):
             raise ValueError(f"HALO: solve must be joint or profile; received {self.solve!r}")
         if isinstance(self.xi, str):
-            if self.xi != "auto" or self.psi is not None:
+            if self.xi != "auto":
                 raise ValueError(f"HALO: xi must be a number, e.g. HALO(xi=1e-6), or auto; received {self.xi!r}")
+            if self.psi is not None:
+                raise ValueError(f"HALO: psi needs a number for xi, too; received psi {self.psi!r} and xi auto")
             return
         object.__setattr__(self, "xi", number("HALO: xi", self.xi, at_least=0))
         psi = self.xi if self.psi is None else self.psi
@@ -121,6 +127,18 @@ class HALO(Hierarchical):
     def function(self) -> CoefficientFunction:
         return self.h
 
+    def value(self, w: Tensor, coefficients: Tensor | Coefficients | None = None) -> Tensor:
+        self._check_strength()
+        return super().value(w, coefficients)
+
+    def prox(self, w: Tensor, step: Scalar, coefficients: Tensor | Coefficients | None = None) -> Tensor:
+        self._check_strength()
+        return super().prox(w, step, coefficients)
+
+    def _check_strength(self) -> None:
+        if self.xi == "auto":  # type: ignore[comparison-overlap]
+            raise ValueError(AUTO)
+
     def steered(self) -> Penalty:
         if self.xi != "auto":  # type: ignore[comparison-overlap]
             return self
@@ -130,8 +148,8 @@ class HALO(Hierarchical):
         """The bridge penalty that is left when λ is at its best value for each weight, h = 1/λ^k.
 
         min over λ of ξ|w|/λ^k + ψλ is ψ(1 + 1/k)·(kξ|w|/ψ)^(1/(k+1)). With weight decay δ on λ the
-        term (δ/2)λ² stands in ψλ's place (ψ is far below it where λ moves at all, and with both
-        there is no power law): (1 + k/2)·(ξ|w|)^(2/(k+2))·(δ/k)^(k/(k+2)), √(2δξ|w|) for k = 2.
+        term (δ/2)λ² stands in ψλ's place (with both there is no power law; ψ is below it at the
+        authors' strengths): (1 + k/2)·(ξ|w|)^(2/(k+2))·(δ/k)^(k/(k+2)), √(2δξ|w|) for k = 2.
         """
         if not isinstance(self.h, InversePower):
             raise ValueError(f"only h = 1/λ^k has a profile; this one is {self.h!r}")

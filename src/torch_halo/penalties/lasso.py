@@ -33,6 +33,8 @@ class L1(Separable):
     xi: Strength
     proximal: Proximal = field(default=False, metadata=LATER)
 
+    can_be_steered = True
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "xi", number("L1: xi", self.xi, at_least=0))
 

@@ -1,0 +1,154 @@
+"""Steering a penalty's strength towards a target sparsity, and freezing the zeros that are left."""
+
+import math
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
+
+from torch_halo.coefficients import Attached
+from torch_halo.hooks import gradient
+from torch_halo.masks import Masks
+from torch_halo.pruning import prune_
+from torch_halo.state import State
+from torch_halo.stepsizes import Size
+from torch_halo.target import Target
+from torch_halo.weights import local, sum_shards
+
+FIRST = 1e-3  # the share of weights that the first map cuts
+SAMPLE = 10_000  # entries of a weight, looked at for the first strength
+LOWEST, HIGHEST = 1e-3, 1e7  # of the first strength, at the same learning rate: beyond, it would only wind up
+TRACE = 1e-7  # far below any weight that a proximal map leaves
+# From this share of the training on, and after a few steps, so far from what is wanted is worth a warning.
+EARLY, FEW, FAR = 0.1, 100, 0.1
+NEAR = 0.02  # from the target, when the zeros are frozen
+
+
+class Steering:
+    """The strength of a penalty with exact zeros, one for all weights, as a target has it step by step.
+
+    Biases and other weights of one axis are shrunk with the rest, but neither counted nor frozen.
+    What a resumed training needs is in the optimizer's groups; the masks are made from the zeros.
+    """
+
+    def __init__(self, target: Target, model: nn.Module, attached: Sequence[Attached], state: State) -> None:
+        self.target, self._model, self._state = target, model, state
+        self._counted = [one for one in attached if one.weight.parameter.ndim > 1] or list(attached)
+        self._ids = {id(one.weight.parameter) for one in self._counted}
+        self._is_warned = False
+        self._held: RemovableHandle | None = None
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether the zeros are held."""
+        return self._held is not None
+
+    def now(self, optimizer: Optimizer) -> float | None:
+        """The strength; None before the end of the first step."""
+        key = self._state.strength
+        return next((float(group[key]) for group in optimizer.param_groups if key in group), None)
+
+    def strength(self, optimizer: Optimizer) -> float | None:
+        """The strength for the step that begins; None if the zeros are frozen."""
+        groups = self._state.groups(optimizer)
+        step = max(int(group[self._state.step]) for group in groups)
+        if self.target.is_frozen(step):
+            self._freeze(optimizer)
+            return None
+        strength = self.now(optimizer)
+        if strength is None:
+            return 0.0
+        if self.target.is_due(step):
+            zeros = self._zeros()
+            start, effect = (float(groups[0][key]) for key in (self._state.first_zeros, self._state.first_effect))
+            self._warn_if_far(step, zeros, start)
+            lr = max(_lr(groups), 1e-30)
+            strength *= self.target.factor(step, zeros, start)
+            strength = min(max(strength, LOWEST * effect / lr), HIGHEST * effect / lr)
+        self._put(groups, self._state.strength, strength)
+        return strength
+
+    def begin(self, optimizer: Optimizer, due: Sequence[tuple[Attached, Size]]) -> float:
+        """The first strength: with the sizes of the optimizer's own first step, the maps cut a thousandth."""
+        groups, zeros = self._state.groups(optimizer), self._zeros()
+        low, high = 1e-30, 1e30
+        for _ in range(60):
+            middle = math.sqrt(low * high)
+            low, high = (low, middle) if _cut_share(due, middle) > FIRST else (middle, high)
+        self._put(groups, self._state.strength, low)
+        self._put(groups, self._state.first_effect, low * _lr(groups))
+        self._put(groups, self._state.first_zeros, zeros)
+        return low
+
+    def let_go(self) -> None:
+        """Hold the zeros no more: the penalty is taken off, or another state was loaded."""
+        if self._held is not None:
+            self._held.remove()
+        self._held, self._is_warned = None, False
+
+    def _put(self, groups: Sequence[dict[str, Any]], key: str, value: float) -> None:
+        for group in groups:
+            group[key] = value
+
+    def _zeros(self) -> float:
+        """The share of zeros."""
+        weights = [one.weight for one in self._counted]
+        zeros = sum_shards([(weight.local == 0).sum() for weight in weights], weights)
+        return sum(map(int, zeros)) / sum(weight.parameter.numel() for weight in weights)
+
+    def _warn_if_far(self, step: int, zeros: float, start: float) -> None:
+        wanted, total = self.target.wanted(step, start), self.target.total_steps
+        if self._is_warned or step < max(EARLY * total, FEW) or abs(wanted - zeros) < FAR:
+            return
+        self._is_warned = True
+        advice = "train longer, or check the learning rate" if zeros < wanted else "the learning rate may be too small"
+        warnings.warn(
+            f"after {step} of {total} steps {zeros:.1%} of the weights are zero where {wanted:.1%} were to be: the "
+            f"target of {self.target.sparsity:.1%} may be missed, or cost much; {advice}",
+            stacklevel=2,
+        )
+
+    def _freeze(self, optimizer: Optimizer) -> None:
+        """Make the count of zeros exact, and hold them; a training that goes on has them already."""
+        if self.is_frozen:
+            return
+        found, target = self._zeros(), self.target.sparsity
+        if abs(found - target) > NEAR:
+            warnings.warn(
+                f"{found:.1%} of the weights are zero where {target:.1%} were to be; train longer, or ask for less",
+                stacklevel=2,
+            )
+        if found > target:
+            self._revive()
+        masks: Masks = prune_(self._model, target, select=lambda name, parameter: id(parameter) in self._ids)
+        self._held = masks.hold(optimizer)
+
+    def _revive(self) -> None:
+        """Give zeros a trace of the way that they would go: of too many, those that would go farthest come back."""
+        for one in self._counted:
+            if (grad := gradient(one.weight)) is not None:
+                w, g = one.weight.local, local(grad)
+                w.copy_(torch.where(w == 0, -TRACE * g / (1 + g.abs()), w))
+
+
+def _lr(groups: Sequence[dict[str, Any]]) -> float:
+    return max(float(group["lr"]) for group in groups)
+
+
+def _cut_share(due: Sequence[tuple[Attached, Size]], strength: float) -> float:
+    """The share of a sample's non-zero weights that the maps would cut."""
+    cut, total = [], []
+    for one, size in due:
+        w, every = one.weight.local.flatten(), 1 + one.weight.local.numel() // SAMPLE
+        size = size.flatten()[::every] if isinstance(size, torch.Tensor) else size
+        lam = tuple(local(part).flatten()[::every] for part in one.lam)
+        left = one.penalty.proximal_map(w[::every], size * strength, *lam)
+        cut.append(((left == 0) & (w[::every] != 0)).sum() * every)
+        total.append((w[::every] != 0).sum() * every)
+    weights = [one.weight for one, _ in due]
+    counts = [sum(map(int, sum_shards(found, weights))) for found in (cut, total)]
+    return counts[0] / max(counts[1], 1)
