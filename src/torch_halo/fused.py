@@ -9,7 +9,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -46,8 +46,8 @@ def fused_shrink_(
     if views is None:
         return False
     w, grad, *rest = views
-    numbers = [_number(x, w) for x in (scale, *rates)]
-    return _run(_shrink_, penalty, w, grad, rest[: len(lam)], rest[len(lam) :], *numbers, *constants)
+    moving = _moving(lam, rest, rates, constants)
+    return _run(_shrink_, penalty, w, grad, _number(scale, w), moving)
 
 
 def fused_move_(
@@ -63,8 +63,7 @@ def fused_move_(
     if views is None:
         return False
     w, *rest = views
-    numbers = [_number(x, w) for x in rates]
-    return _run(_move_, penalty, w, rest[: len(lam)], rest[len(lam) :], *numbers, *constants)
+    return _run(_move_, penalty, w, _moving(lam, rest, rates, constants))
 
 
 def fused_threshold_(penalty: Separable, w: Tensor, step: Scalar, lam: Coefficients) -> bool:
@@ -78,64 +77,51 @@ def fused_threshold_(penalty: Separable, w: Tensor, step: Scalar, lam: Coefficie
     return _run(_threshold_, penalty, w, size, rest[: len(lam)])
 
 
-def _shrink_(
-    penalty: Separable,
-    w: Tensor,
-    grad: Tensor,
-    lam: Sequence[Tensor],
-    momentum: Sequence[Tensor],
-    scale: Tensor,
-    strength: Tensor,
-    lr: Tensor,
-    decay: Tensor,
-    inertia: float,
-    floor: float,
-) -> None:
-    slope, *lam_slopes = penalty.slopes(magnitude(w), *lam)
-    moved = _moved(penalty, lam, momentum, lam_slopes, strength, lr, decay, inertia, floor)
+class _Moving(NamedTuple):
+    """λ, its momentum, and the numbers of its step."""
+
+    lam: tuple[Tensor, ...]
+    momentum: tuple[Tensor, ...]
+    strength: Tensor
+    lr: Tensor
+    decay: Tensor
+    inertia: float
+    floor: float
+
+    def moved(self, penalty: Separable, slopes: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
+        """λ and its momentum after the step."""
+        if not self.momentum:
+            return []
+        velocities = tuple(
+            self.inertia * velocity + self.decay * part + self.strength * slope
+            for velocity, part, slope in zip(self.momentum, self.lam, slopes, strict=True)
+        )
+        penalty.add_prior_gradients_(self.lam, velocities, self.strength)
+        return [((part - self.lr * v).clamp(min=self.floor), v) for part, v in zip(self.lam, velocities, strict=True)]
+
+
+def _moving(
+    lam: Coefficients, views: Sequence[Tensor], rates: Sequence[float], constants: tuple[float, float]
+) -> _Moving:
+    strength, lr, decay = (_number(x, views[0]) if views else torch.tensor(x) for x in rates)
+    return _Moving(tuple(views[: len(lam)]), tuple(views[len(lam) :]), strength, lr, decay, *constants)
+
+
+def _shrink_(penalty: Separable, w: Tensor, grad: Tensor, scale: Tensor, moving: _Moving) -> None:
+    slope, *lam_slopes = penalty.slopes(magnitude(w), *moving.lam)
+    moved = moving.moved(penalty, lam_slopes)
     grad.add_(scale * slope * w.sign())
-    for part, velocity, (new, new_velocity) in zip(lam, momentum, moved, strict=False):
+    for part, velocity, (new, new_velocity) in zip(moving.lam, moving.momentum, moved, strict=False):
         part.copy_(new)
         velocity.copy_(new_velocity)
 
 
-def _move_(
-    penalty: Separable,
-    w: Tensor,
-    lam: Sequence[Tensor],
-    momentum: Sequence[Tensor],
-    strength: Tensor,
-    lr: Tensor,
-    decay: Tensor,
-    inertia: float,
-    floor: float,
-) -> None:
-    _, *lam_slopes = penalty.slopes(magnitude(w), *lam)
-    moved = _moved(penalty, lam, momentum, lam_slopes, strength, lr, decay, inertia, floor)
-    for part, velocity, (new, new_velocity) in zip(lam, momentum, moved, strict=False):
+def _move_(penalty: Separable, w: Tensor, moving: _Moving) -> None:
+    _, *lam_slopes = penalty.slopes(magnitude(w), *moving.lam)
+    moved = moving.moved(penalty, lam_slopes)
+    for part, velocity, (new, new_velocity) in zip(moving.lam, moving.momentum, moved, strict=False):
         part.copy_(torch.where(w == 0, part, new))
         velocity.copy_(torch.where(w == 0, velocity, new_velocity))
-
-
-def _moved(
-    penalty: Separable,
-    lam: Sequence[Tensor],
-    momentum: Sequence[Tensor],
-    slopes: Sequence[Tensor],
-    strength: Tensor,
-    lr: Tensor,
-    decay: Tensor,
-    inertia: float,
-    floor: float,
-) -> list[tuple[Tensor, Tensor]]:
-    """λ and its momentum after the step."""
-    if not momentum:
-        return []
-    velocities = tuple(
-        inertia * v + decay * part + strength * slope for v, part, slope in zip(momentum, lam, slopes, strict=True)
-    )
-    penalty.add_prior_gradients_(tuple(lam), velocities, strength)
-    return [((part - lr * v).clamp(min=floor), v) for part, v in zip(lam, velocities, strict=True)]
 
 
 def _threshold_(penalty: Separable, w: Tensor, step: Tensor, lam: Sequence[Tensor]) -> None:
