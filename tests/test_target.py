@@ -68,6 +68,20 @@ def test_the_zeros_follow_and_the_count_is_exact(optimizer, target, at_least):
     assert found.accuracy() >= at_least
 
 
+def test_it_may_be_steered_to_the_end():
+    torch.manual_seed(0)
+    model = lenet_300_100(DATA.input_shape, DATA.classes)
+    optimizer = OPTIMIZERS["sgd"](model.parameters())
+    shrink = th.Shrinkage(model, th.HALO(), optimizer, target_sparsity=0.9, total_steps=200, freeze=False)
+    for step in range(200):
+        optimizer.zero_grad()
+        index = (torch.arange(64) + 64 * step) % len(DATA.train.labels)
+        F.cross_entropy(model(DATA.train.inputs[index]), DATA.train.labels[index]).backward()
+        optimizer.step()
+    assert abs(th.sparsity(model).sparsity - 0.9) < 0.02
+    assert float(shrink.value()) > 0  # which it would not be if the zeros were frozen
+
+
 def test_another_penalty_and_any_first_strength():
     for xi in (1e-9, 1e3):
         found = Training(0.9, OPTIMIZERS["sgd"], th.L1(xi, proximal=True)).run()

@@ -48,7 +48,9 @@ class Shrinkage:
 
     With `target_sparsity` and `total_steps`, the length of the whole training, the strength is set and
     steered so that the share of zeros rises to the target (see `Target`): `HALO()` and no other
-    number. It needs a penalty with exact zeros.
+    number. It needs a penalty with exact zeros. For the last fifth of the training the zeros are
+    frozen and the others go on without a penalty, unless `freeze` is False: then it is steered to the
+    end, and `prune_` makes the count exact.
 
     The step of a model of a million weights and more is compiled, so that it reads memory once; where
     there is no compiler a warning says so, and it is slower. `compiled` says yes or no to it.
@@ -74,11 +76,12 @@ class Shrinkage:
         until_step: int | None = None,
         target_sparsity: float | None = None,
         total_steps: int | None = None,
+        freeze: bool = True,
         compiled: bool | None = None,
     ) -> None:
         if not isinstance(penalty, Penalty):
             raise TypeError(f"penalty must be a penalty object ({', '.join(PENALTIES)}); received {penalty!r}")
-        target = _target(penalty, target_sparsity, total_steps, ramp_steps, until_step)
+        target = _target(penalty, target_sparsity, total_steps, ramp_steps, until_step, freeze)
         self.penalty = penalty = penalty if target is None else penalty.steered()
         self._lr = _optional("coefficient_lr", coefficient_lr)
         self._decay = _optional("coefficient_weight_decay", coefficient_weight_decay)
@@ -240,7 +243,7 @@ class Shrinkage:
 
 
 def _target(
-    penalty: Penalty, sparsity: float | None, total: int | None, ramp: int | None, until: int | None
+    penalty: Penalty, sparsity: float | None, total: int | None, ramp: int | None, until: int | None, freeze: bool
 ) -> Target | None:
     if sparsity is None:
         if getattr(penalty, "xi", None) == "auto":
@@ -254,7 +257,7 @@ def _target(
         raise ValueError(f"target_sparsity needs exact zeros: a penalty with proximal=True; received {penalty}")
     if ramp or until is not None:
         raise ValueError("target_sparsity steers the strength; it goes without ramp_steps and until_step")
-    return Target(sparsity, total)
+    return Target(sparsity, total, freeze)
 
 
 def _ramp(penalty: Penalty, given: int | None, total: int | None) -> int:

@@ -15,12 +15,14 @@ class Target:
     """A sparsity to be reached in a training of so many steps.
 
     The share of zeros is to rise by a cubic, fast at first and ever slower, until three quarters of
-    the training; at four fifths the count is made exact, and the survivors go on without a penalty.
+    the training; at four fifths the count is made exact, and the survivors go on without a penalty
+    (unless it `freezes` nothing: then it is steered to the end).
     The strength is multiplied by exp(5·error), a thousand times and more.
     """
 
     sparsity: float
     total_steps: int
+    freezes: bool = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sparsity", number("target_sparsity", self.sparsity, above=0, below=1))
@@ -45,4 +47,4 @@ class Target:
 
     def is_frozen(self, step: int) -> bool:
         """Whether the zeros stay as they are."""
-        return step >= round(FREEZE * self.total_steps)
+        return self.freezes and step >= round(FREEZE * self.total_steps)

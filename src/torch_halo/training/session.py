@@ -204,6 +204,7 @@ def _attached(
         until_step=how.until_step,
         target_sparsity=how.target_sparsity,
         total_steps=max(span[1], 1),
+        freeze=how.freeze,
     )
 
 

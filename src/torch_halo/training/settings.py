@@ -60,6 +60,9 @@ class Shrinking:
     target_sparsity: Annotated[float | None, "train towards so many zeros (--sparsity, where --xi is not given)"] = (
         field(default=None, metadata=LATER)
     )
+    freeze: Annotated[bool, "hold the zeros for the last fifth of the training, without a penalty (yes)"] = field(
+        default=True, metadata=LATER
+    )
 
     def __post_init__(self) -> None:
         if self.select is not None and not self.select:
