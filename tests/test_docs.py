@@ -21,10 +21,15 @@ def test_the_readmes_snippets_run_in_order(capsys):
     assert abs(names["masks"].sparsity - 0.95) < 1e-3
 
 
-def test_the_readmes_links_lead_somewhere():
-    links = re.findall(r"\]\(((?!http)[^)]+)\)", (ROOT / "README.md").read_text())
-    assert len(links) > 8
-    assert all((ROOT / link).exists() for link in links)
+@pytest.mark.parametrize("page", ["README.md", "docs/architecture.md", "docs/method.md", "docs/results.md"])
+def test_links_lead_somewhere(page):
+    folder = (ROOT / page).parent
+    for link in re.findall(r"\]\(([^)\s]+)\)", (ROOT / page).read_text()):
+        path, _, place = link.partition("#")
+        assert link.startswith("https://") or (folder / path).exists(), link
+        if place:
+            heads = re.findall(r"^#+ (.+)$", (folder / path).read_text(), re.M)
+            assert place in [re.sub(r"[^\w -]", "", head).lower().replace(" ", "-") for head in heads], link
 
 
 @pytest.mark.filterwarnings("ignore:.*would have lost every weight")  # two epochs are few

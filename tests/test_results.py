@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from torch_halo.cli.display import table
+from torch_halo.experiments.overhead import CASES, overhead_rows, read_overhead
 from torch_halo.experiments.show import results_page, tables_of
 from torch_halo.experiments.spec import read_spec
 from torch_halo.experiments.store import Store
@@ -48,6 +50,15 @@ def test_the_page_of_results_is_made_from_the_stored_runs():
     store = Store(ROOT / "results")
     assert (ROOT / "docs/results.md").read_text() == results_page(store), "make results"
     assert not store.problems
+
+
+def test_the_overheads_are_those_that_were_measured():
+    page = (ROOT / "docs/method.md").read_text()
+    networks = read_overhead(ROOT / "results/overhead.json")
+    assert len(networks) == len(CASES)
+    for found in networks:
+        lines = [f"{found.case}: {found.weights:,} weights, {found.threads} threads, {len(found.rounds)} rounds"]
+        assert "\n".join([*lines, *table(overhead_rows(found))]) in page
 
 
 def test_the_readmes_table_is_that_of_the_stored_runs():
