@@ -104,7 +104,7 @@ def test_keep_copies_results_without_weights(plan, capsys, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["tabel1"], 2, "unknown experiment 'tabel1'; known: table1, table2, time, sparsity-curve, strength-grid, "
+        (["tabel1"], 2, "unknown experiment 'tabel1'; known: table1, table2, target, time, sparsity-curve, strength-grid, "
          "digits, show, status, keep; did you mean table1"),
         (["show", "tabel1"], 2, "unknown experiment 'tabel1'; known: table1"),
         (["digits", "--methods", "hallo"], 1, "unknown method 'hallo'; known: dense, random-init"),

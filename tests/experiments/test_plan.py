@@ -204,7 +204,7 @@ def test_what_was_asked_for_is_remembered(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"name": "table3"}, "unknown experiment 'table3'; known: table1, table2, time, .*did you mean table"),
+        ({"name": "table3"}, "unknown experiment 'table3'; known: table1, table2, target, .*did you mean table"),
         ({"methods": ("dense", "hallo")}, "unknown method 'hallo'; known: dense, .*did you mean halo"),
         ({"models": ("vgg16",)}, "table1 has no model 'vgg16'; it has lenet-300-100, lenet-5-caffe, lenet-5"),
         ({"scale": "tiny"}, "unknown scale 'tiny'; known: full, small"),
