@@ -59,7 +59,7 @@ def test_the_command_prints_a_table_and_writes_whole_files(quick, tmp_path, caps
         (
             ["dmeo"],
             2,
-            "halo: unknown command 'dmeo'; known: demo, train, eval, prune, experiment, report, bench, data; did you mean",
+            "halo: unknown command 'dmeo'; known: demo, train, eval, prune, experiment, report, bench, data;",
         ),
         ([], 2, "the following arguments are required: COMMAND"),
     ],
