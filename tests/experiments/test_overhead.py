@@ -1,6 +1,7 @@
 """`halo bench overhead`: what it measures, on the smallest network."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -9,7 +10,8 @@ from torch_halo.experiments.overhead import CASES, ROWS, Overhead, overhead_rows
 from torch_halo.selection import select_weights
 
 
-def test_times_and_memory_of_each_row(tmp_path, capsys):
+def test_times_and_memory_of_each_row(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(CASES, "lenet-300-100", replace(CASES["lenet-300-100"], steps=1))
     out = tmp_path / "overhead.json"
     command = ["bench", "overhead", "--models", "lenet-300-100", "--rounds", "1", "--threads", "1", "-o", str(out)]
     assert cli.main(command) == 0
