@@ -30,21 +30,28 @@ def finish(process):
     return process.returncode, out, error
 
 
+WAYS = {
+    "one": (TRAIN, []),
+    "ddp": (TORCHRUN, ["--devices", "2", "--strategy", "ddp"]),
+    "fsdp": (TRAIN, ["--devices", "2", "--strategy", "fsdp"]),
+}
+
+
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    """The same run on one process, and on two in each way."""
+def folder_of(tmp_path_factory):
+    """The folder of the same run on one process, or on two in each way, once it is asked for."""
     root = tmp_path_factory.mktemp("runs")
-    ways = {
-        "one": (TRAIN, []),
-        "ddp": (TORCHRUN, ["--devices", "2", "--strategy", "ddp"]),
-        "fsdp": (TRAIN, ["--devices", "2", "--strategy", "fsdp"]),
-    }
-    for name, (command, more) in ways.items():
-        code, out, error = finish(begin(command, root / name, *SHORT, *more))
-        assert code == 0, error
-        assert out.count("epoch 3/3") == 1  # one process speaks
-        assert "halo: " not in error.replace("halo: warning", "")
-    return root
+
+    def made(way):
+        command, more = WAYS[way]
+        if not (root / way).exists():
+            code, out, error = finish(begin(command, root / way, *SHORT, *more))
+            assert code == 0, error
+            assert out.count("epoch 3/3") == 1  # one process speaks
+            assert "halo: " not in error.replace("halo: warning", "")
+        return root / way
+
+    return made
 
 
 def rows(folder):
@@ -52,19 +59,19 @@ def rows(folder):
 
 
 @pytest.mark.parametrize("name", ["ddp", "fsdp"])
-def test_two_processes_take_the_steps_of_one(folders, name):
-    expected, found = (load_file(folders / way / "model.safetensors") for way in ("one", name))
+def test_two_processes_take_the_steps_of_one(folder_of, name):
+    expected, found = (load_file(folder_of(way) / "model.safetensors") for way in ("one", name))
     # Rounding may turn the sign of a weight that is about to pass zero, and so its penalty.
     far = sum(int((~torch.isclose(found[key], value, 1e-3, 1e-5)).sum()) for key, value in expected.items())
     assert far <= 4
-    for one, two in zip(rows(folders / "one"), rows(folders / name), strict=True):
+    for one, two in zip(rows(folder_of("one")), rows(folder_of(name)), strict=True):
         assert two["train"] == pytest.approx(one["train"], rel=1e-4)
         assert two["test"]["accuracy"] == pytest.approx(one["test"]["accuracy"], abs=0.5)
         assert two["coefficients"] == pytest.approx(one["coefficients"], rel=1e-4)
         assert two["near_zero"] == pytest.approx(one["near_zero"], abs=1e-3)
-    results = [json.loads((folders / way / "result.json").read_text())["pruned"][0] for way in ("one", name)]
+    results = [json.loads((folder_of(way) / "result.json").read_text())["pruned"][0] for way in ("one", name)]
     assert results[0]["zeros"] == results[1]["zeros"]
-    masks = [load_file(folders / way / "pruned.safetensors") for way in ("one", name)]
+    masks = [load_file(folder_of(way) / "pruned.safetensors") for way in ("one", name)]
     differ = sum(int(((masks[0][key] == 0) != (masks[1][key] == 0)).sum()) for key in expected)
     assert differ <= 4  # weights that rounding puts on the other side of the threshold
 
@@ -96,10 +103,10 @@ def assert_same(one, two):
     assert results[0]["pruned"] == results[1]["pruned"]
 
 
-def test_a_stopped_launch_goes_on_to_the_bit(folders, tmp_path):
+def test_a_stopped_launch_goes_on_to_the_bit(folder_of, tmp_path):
     """Also, fabric's launcher and torchrun do the same."""
     stopped_and_gone_on(TRAIN, tmp_path / "run", "ddp")
-    assert_same(folders / "ddp", tmp_path / "run")
+    assert_same(folder_of("ddp"), tmp_path / "run")
 
 
 def test_batch_norm_and_dropout_go_on_to_the_bit_under_fsdp(tmp_path):

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from torch_halo.checks import extra
@@ -35,6 +36,12 @@ def launch(compute: Compute) -> "Fabric":
         raise ValueError(f"cannot run with {compute}: {error}") from error
     fabric.launch()
     return fabric
+
+
+def leave() -> None:
+    """Leave the other processes in peace: threads of gloo that outlive the interpreter now and then abort it."""
+    if dist.is_available() and dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def agreed(fabric: "Fabric", *flags: bool) -> list[bool]:
