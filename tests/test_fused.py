@@ -32,6 +32,14 @@ def trained(penalty, *, compiled, layout=torch.contiguous_format):
     return {**model.state_dict(), **shrink.coefficients}
 
 
+def trained_compiled(penalty):
+    with warnings.catch_warnings(record=True) as caught:
+        found = trained(penalty, compiled=True)
+    if any("not compiled" in str(warning.message) for warning in caught):
+        pytest.skip("no compiler here")
+    return found
+
+
 @pytest.fixture
 def small_is_large(monkeypatch):
     monkeypatch.setattr(coefficients, "LEAST_TENSOR", 1)
@@ -46,10 +54,7 @@ def small_is_large(monkeypatch):
 def test_the_compiled_step_is_the_same(penalty, small_is_large):
     expected = trained(penalty, compiled=False)
     before = counters["stats"]["unique_graphs"]
-    with warnings.catch_warnings(record=True) as caught:
-        found = trained(penalty, compiled=True)
-    if any("not compiled" in str(warning.message) for warning in caught):
-        pytest.skip("no compiler here")
+    found = trained_compiled(penalty)
     for name, value in expected.items():
         torch.testing.assert_close(found[name], value, rtol=2e-5, atol=1e-7)
     if penalty.proximal:
@@ -81,7 +86,8 @@ def test_without_a_compiler_it_goes_on_and_says_so(small_is_large, monkeypatch):
 
 def test_a_penalty_with_tensors_of_its_own(small_is_large):
     weights = {name: torch.rand_like(p) for name, p in network().named_parameters()}
-    expected, found = (trained(th.WeightedL1(1e-2, weights), compiled=compiled) for compiled in (False, True))
+    penalty = th.WeightedL1(1e-2, weights)
+    expected, found = trained(penalty, compiled=False), trained_compiled(penalty)
     for name, value in expected.items():
         torch.testing.assert_close(found[name], value, rtol=2e-5, atol=1e-7)
 
@@ -107,12 +113,28 @@ def test_a_compiler_that_fails_later(small_is_large, monkeypatch):
         torch.testing.assert_close(found[name], value, rtol=2e-5, atol=1e-7)
 
 
-def test_small_models_need_no_compiler(monkeypatch):
-    monkeypatch.setattr(torch, "compile", lambda *a, **k: pytest.fail("compiled"))
+@pytest.fixture
+def compilations(monkeypatch):
+    """What torch.compile is asked for."""
+    found = []
+
+    def asked(function, **options):
+        found.append(function.__name__)
+        return function
+
+    monkeypatch.setattr(torch, "compile", asked)
+    return found
+
+
+def test_small_models_need_no_compiler(compilations):
     trained(th.HALO(1e-2), compiled=None)
+    assert compilations == []
 
 
-def test_penalties_on_groups_are_not_compiled(small_is_large, monkeypatch):
-    monkeypatch.setattr(torch, "compile", lambda *a, **k: pytest.fail("compiled"))
+def test_only_penalties_by_entry_are_compiled(small_is_large, compilations):
     for penalty in (th.SWS(1e-3), th.Grouped(th.L1(1e-3), "out"), th.SHALO(1e-3)):
         trained(penalty, compiled=True)
+    assert compilations == []
+    trained(th.L1(1e-3), compiled=True)
+    trained(th.L1(1e-3, proximal=True), compiled=True)
+    assert compilations == ["_shrink_", "_threshold_"]

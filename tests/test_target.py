@@ -30,8 +30,31 @@ def small():
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 40), nn.ReLU(), nn.Linear(40, 10))
 
 
-def zeros_of(model):
-    return th.sparsity(model).zeros - round(0.9 * th.sparsity(model).weights)
+def is_exact(model, target):
+    sparse = th.sparsity(model)
+    return sparse.zeros == round(target * sparse.weights)
+
+
+def started(steps, target=0.9, make=OPTIMIZERS["sgd"], **shrinking):
+    """A small network, its optimizer and its shrinkage, with the gradients of one batch."""
+    torch.manual_seed(0)
+    model = small()
+    optimizer = make(model.parameters())
+    shrink = th.Shrinkage(model, th.HALO(), optimizer, target_sparsity=target, total_steps=steps, **shrinking)
+    backward(model, 0)
+    return model, optimizer, shrink
+
+
+def backward(model, step):
+    model.zero_grad()
+    index = (torch.arange(64) + 64 * step) % len(DATA.train.labels)
+    F.cross_entropy(model(DATA.train.inputs[index]), DATA.train.labels[index]).backward()
+
+
+def train(model, optimizer, steps):
+    for step in range(steps):
+        backward(model, step)
+        optimizer.step()
 
 
 class Training:
@@ -76,22 +99,14 @@ def test_the_zeros_follow_and_the_count_is_exact(optimizer, target, at_least):
     off = [abs(found.zeros[step] - wanted.wanted(step)) for step in range(STEPS // 5, round(0.79 * STEPS), 5)]
     assert max(off) < 0.04
     assert abs(found.zeros[round(0.8 * STEPS)] - target) < 0.01
-    sparse = th.sparsity(found.model)
-    assert sparse.zeros == round(target * sparse.weights)
+    assert is_exact(found.model, target)
     assert len(set(found.zeros[round(0.8 * STEPS) + 2 :])) == 1  # frozen
     assert found.accuracy() >= at_least
 
 
 def test_it_may_be_steered_to_the_end():
-    torch.manual_seed(0)
-    model = small()
-    optimizer = OPTIMIZERS["sgd"](model.parameters())
-    shrink = th.Shrinkage(model, th.HALO(), optimizer, target_sparsity=0.9, total_steps=200, freeze=False)
-    for step in range(200):
-        optimizer.zero_grad()
-        index = (torch.arange(64) + 64 * step) % len(DATA.train.labels)
-        F.cross_entropy(model(DATA.train.inputs[index]), DATA.train.labels[index]).backward()
-        optimizer.step()
+    model, optimizer, shrink = started(200, freeze=False)
+    train(model, optimizer, 200)
     assert abs(th.sparsity(model).sparsity - 0.9) < 0.02
     assert float(shrink.value()) > 0  # which it would not be if the zeros were frozen
 
@@ -99,7 +114,7 @@ def test_it_may_be_steered_to_the_end():
 def test_another_penalty_and_any_first_strength():
     for xi in (1e-9, 1e3):
         found = Training(0.9, OPTIMIZERS["sgd"], th.L1(xi, proximal=True)).run()
-        assert zeros_of(found.model) == 0
+        assert is_exact(found.model, 0.9)
         assert found.accuracy() > 90
 
 
@@ -118,11 +133,7 @@ def test_it_goes_on_to_the_bit(stop):
 
 @pytest.mark.filterwarnings("ignore:.*would have lost every weight")
 def test_it_warns_where_it_cannot():
-    torch.manual_seed(0)
-    model = small()
-    optimizer = OPTIMIZERS["sgd"](model.parameters())
-    th.Shrinkage(model, th.HALO(), optimizer, target_sparsity=0.99, total_steps=5)
-    F.cross_entropy(model(DATA.train.inputs[:64]), DATA.train.labels[:64]).backward()
+    _, optimizer, _ = started(5, target=0.99)
     for _ in range(4):
         optimizer.step()
     with pytest.warns(UserWarning, match=r"of the weights are zero where 99\.0% were to be"):
@@ -131,19 +142,15 @@ def test_it_warns_where_it_cannot():
 
 def test_it_warns_early():
     """A learning rate that falls to almost nothing leaves weights where they are."""
-    torch.manual_seed(0)
-    model = small()
-    optimizer = OPTIMIZERS["sgd"](model.parameters())
-    th.Shrinkage(model, th.HALO(), optimizer, target_sparsity=0.9, total_steps=1000)
-    F.cross_entropy(model(DATA.train.inputs[:64]), DATA.train.labels[:64]).backward()
+    _, optimizer, _ = started(1000)
 
-    def train():
+    def fall():
         for step in range(400):
             optimizer.param_groups[0]["lr"] = 0.1 * 0.5**step
             optimizer.step()
 
     with pytest.warns(UserWarning, match=r"after 1\d\d of 1000 steps .* the target of 90\.0% may be missed") as caught:
-        train()
+        fall()
     assert len(caught) == 1
 
 
@@ -192,26 +199,17 @@ def test_an_earlier_state_loaded_into_the_same_objects_is_gone_on_with():
 @pytest.mark.parametrize("scale", [1.0, 1e-4])
 @pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.Adam, torch.optim.RMSprop, torch.optim.Adagrad])
 def test_the_first_step_cuts_next_to_nothing_whatever_the_losss_scale(make, scale):
-    torch.manual_seed(0)
-    model = small()
-    optimizer = make(model.parameters(), lr=1e-3)
-    th.Shrinkage(model, th.HALO(), optimizer, target_sparsity=0.9, total_steps=100)
-    (scale * F.cross_entropy(model(DATA.train.inputs[:64]), DATA.train.labels[:64])).backward()
+    model, optimizer, _ = started(100, make=lambda p: make(p, lr=1e-3))
+    for p in model.parameters():
+        p.grad.mul_(scale)
     optimizer.step()
     assert 0 < th.sparsity(model).sparsity < 0.01
 
 
 def test_biases_are_shrunk_but_not_counted_or_frozen():
-    torch.manual_seed(0)
-    model = small()
-    optimizer = OPTIMIZERS["sgd"](model.parameters())
-    th.Shrinkage(model, th.HALO(), optimizer, select=lambda name, p: True, target_sparsity=0.9, total_steps=60)
-    for step in range(60):
-        optimizer.zero_grad()
-        index = torch.arange(64) + 20 * step
-        F.cross_entropy(model(DATA.train.inputs[index]), DATA.train.labels[index]).backward()
-        optimizer.step()
-    assert zeros_of(model) == 0
+    model, optimizer, _ = started(60, select=lambda name, p: True)
+    train(model, optimizer, 60)
+    assert is_exact(model, 0.9)
     assert all(bool((p != 0).all()) for p in model.parameters() if p.ndim == 1)
 
 
@@ -232,17 +230,11 @@ def test_a_sparse_network_is_made_sparser():
 
 
 def test_groups_that_start_later_are_steered_alike():
-    torch.manual_seed(0)
-    model = small()
-    groups = [{"params": [p], "lr": 0.0 if i == 0 else 0.1} for i, p in enumerate(model.parameters())]
-    optimizer = torch.optim.SGD(groups, momentum=0.9)
-    shrink = th.Shrinkage(model, th.HALO(), optimizer, target_sparsity=0.8, total_steps=60)
+    model, optimizer, shrink = started(60, 0.8, lambda p: torch.optim.SGD([{"params": [x]} for x in p], lr=0.1))
     for step in range(60):
         optimizer.param_groups[0]["lr"] = 0.0 if step < 20 else 0.1
-        optimizer.zero_grad()
-        index = torch.arange(64) + 20 * step
-        F.cross_entropy(model(DATA.train.inputs[index]), DATA.train.labels[index]).backward()
+        backward(model, step)
         optimizer.step()
         strengths = {group[shrink._state.strength] for group in optimizer.param_groups if shrink._state.step in group}
         assert len(strengths) == 1
-    assert th.sparsity(model).zeros == round(0.8 * th.sparsity(model).weights)
+    assert is_exact(model, 0.8)

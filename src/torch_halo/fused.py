@@ -46,8 +46,7 @@ def fused_shrink_(
     if views is None:
         return False
     w, grad, *rest = views
-    moving = _moving(lam, rest, rates, constants)
-    return _run(_shrink_, penalty, w, grad, _number(scale, w), moving)
+    return _run(_shrink_, penalty, w, grad, _number(scale, w), _moving(w, lam, rest, rates, constants))
 
 
 def fused_move_(
@@ -63,7 +62,7 @@ def fused_move_(
     if views is None:
         return False
     w, *rest = views
-    return _run(_move_, penalty, w, _moving(lam, rest, rates, constants))
+    return _run(_move_, penalty, w, _moving(w, lam, rest, rates, constants))
 
 
 def fused_threshold_(penalty: Separable, w: Tensor, step: Scalar, lam: Coefficients) -> bool:
@@ -101,9 +100,9 @@ class _Moving(NamedTuple):
 
 
 def _moving(
-    lam: Coefficients, views: Sequence[Tensor], rates: Sequence[float], constants: tuple[float, float]
+    w: Tensor, lam: Coefficients, views: Sequence[Tensor], rates: Sequence[float], constants: tuple[float, float]
 ) -> _Moving:
-    strength, lr, decay = (_number(x, views[0]) if views else torch.tensor(x) for x in rates)
+    strength, lr, decay = (_number(rate, w) for rate in rates)
     return _Moving(tuple(views[: len(lam)]), tuple(views[len(lam) :]), strength, lr, decay, *constants)
 
 

@@ -12,7 +12,6 @@ from torch.utils.hooks import RemovableHandle
 
 from torch_halo.coefficients import Attached
 from torch_halo.hooks import gradient
-from torch_halo.masks import Masks
 from torch_halo.pruning import prune_
 from torch_halo.state import State
 from torch_halo.stepsizes import Size
@@ -69,7 +68,7 @@ class Steering:
             lr = max(_lr(groups), 1e-30)
             strength *= self.target.factor(step, zeros, start)
             strength = min(max(strength, LOWEST * effect / lr), HIGHEST * effect / lr)
-        self._put(groups, self._state.strength, strength)
+        _put(groups, self._state.strength, strength)
         return strength
 
     def begin(self, optimizer: Optimizer, due: Sequence[tuple[Attached, Size]]) -> float:
@@ -79,9 +78,9 @@ class Steering:
         for _ in range(60):
             middle = math.sqrt(low * high)
             low, high = (low, middle) if _cut_share(due, middle) > FIRST else (middle, high)
-        self._put(groups, self._state.strength, low)
-        self._put(groups, self._state.first_effect, low * _lr(groups))
-        self._put(groups, self._state.first_zeros, zeros)
+        _put(groups, self._state.strength, low)
+        _put(groups, self._state.first_effect, low * _lr(groups))
+        _put(groups, self._state.first_zeros, zeros)
         return low
 
     def let_go(self) -> None:
@@ -89,10 +88,6 @@ class Steering:
         if self._held is not None:
             self._held.remove()
         self._held, self._is_warned = None, False
-
-    def _put(self, groups: Sequence[dict[str, Any]], key: str, value: float) -> None:
-        for group in groups:
-            group[key] = value
 
     def _zeros(self) -> float:
         """The share of zeros."""
@@ -124,7 +119,7 @@ class Steering:
             )
         if found > target:
             self._revive()
-        masks: Masks = prune_(self._model, target, select=lambda name, parameter: id(parameter) in self._ids)
+        masks = prune_(self._model, target, select=lambda name, parameter: id(parameter) in self._ids)
         self._held = masks.hold(optimizer)
 
     def _revive(self) -> None:
@@ -133,6 +128,11 @@ class Steering:
             if (grad := gradient(one.weight)) is not None:
                 w, g = one.weight.local, local(grad)
                 w.copy_(torch.where(w == 0, -TRACE * g / (1 + g.abs()), w))
+
+
+def _put(groups: Sequence[dict[str, Any]], key: str, value: float) -> None:
+    for group in groups:
+        group[key] = value
 
 
 def _lr(groups: Sequence[dict[str, Any]]) -> float:

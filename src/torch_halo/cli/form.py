@@ -42,9 +42,9 @@ class Form:
     """The flags that fit the choices made in `arguments`."""
 
     def __init__(self, arguments: Sequence[str]) -> None:
-        self.choices = _choices(arguments)
+        self.choices, is_steered = _choices(arguments)
         self.base = base = self._base()
-        penalty = self.choices["penalty"] or ("halo" if self.choices["steered"] else None)
+        penalty = self.choices["penalty"] or ("halo" if is_steered else None)
         self.parts: dict[str, Part] = {
             "data": part_of(Data, self.choices, base.data),
             "model": part_of(MODELS[self.choices["model"] or base.model.name], self.choices),
@@ -126,22 +126,21 @@ def _targeted(penalty: Penalty | None, shrinking: Shrinking, pruning: Pruning) -
     }
 
 
-def _choices(arguments: Sequence[str]) -> dict[str, str | None]:
-    """What is chosen of each table; a sparsity without a strength means HALO, steered towards it, under a cosine."""
+def _choices(arguments: Sequence[str]) -> tuple[dict[str, str | None], bool]:
+    """What is chosen of each table; and whether a sparsity without a strength means HALO, steered, under a cosine."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     for key in TABLES:
         parser.add_argument(f"--{key}", nargs="?")
     for flag in ("--sparsity", "--target-sparsity", "--xi"):
         parser.add_argument(flag, nargs="*")
     found = vars(parser.parse_known_args(arguments)[0])
-    found["steered"] = None
     levels, target, xi = (found.pop(name) for name in ("sparsity", "target_sparsity", "xi"))
-    is_open = not xi and found["penalty"] in (None, "halo")
-    if found["penalty"] != "none" and (target is not None or (levels and is_open)):
-        found["steered"] = "yes"
-        found["schedule"] = found["schedule"] or (None if found["preset"] else "cosine")
+    is_open = levels and not xi and found["penalty"] in (None, "halo")
+    is_steered = found["penalty"] != "none" and bool(target is not None or is_open)
+    if is_steered and not found["preset"]:
+        found["schedule"] = found["schedule"] or "cosine"
     found["penalty"] = None if found["penalty"] == "none" else found["penalty"]
-    return found
+    return found, is_steered
 
 
 def _add_choice(group: argparse._ArgumentGroup, key: str, default: str | None) -> None:

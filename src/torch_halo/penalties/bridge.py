@@ -69,9 +69,8 @@ def _shrink_concave(a: Tensor, tau: Tensor, q: float) -> Tensor:
 
 def _survives(a: Tensor, tau: Tensor, q: float) -> Tensor:
     if q == 1 / 2 and torch.compiler.is_compiling():
-        return torch.gt(
-            a * a.sqrt(), 1.5**1.5 * tau
-        )  # the same without τ's power, which would be taken once for each weight
+        # The same without τ's power, which would be taken once for each weight.
+        return torch.gt(a * a.sqrt(), 1.5**1.5 * tau)
     least = (2 * tau * (1 - q)).pow(1 / (2 - q))
     return a > least * (2 - q) / (2 * (1 - q))
 

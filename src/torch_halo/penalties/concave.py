@@ -84,9 +84,8 @@ class SCAD(Separable):
 
 
 def _checked_step(penalty: str, field: str, limit: float, step: Scalar) -> Scalar:
-    # Of steps by entry, as Adam's, some are long because their weights have next to no gradient: those are cut short.
-    is_by_entry = isinstance(step, Tensor) and step.ndim > 0
     usual = float(step.median()) if isinstance(step, Tensor) else step
     if usual >= limit:
         raise ValueError(f"{penalty}: the proximal map needs a step below {field} = {limit:g}; received {usual:g}")
-    return step.clamp(max=LONGEST * limit) if isinstance(step, Tensor) and is_by_entry else step
+    # Of steps by entry, as Adam's, some are long because their weights have next to no gradient: those are cut short.
+    return step.clamp(max=LONGEST * limit) if isinstance(step, Tensor) and step.ndim else step

@@ -60,6 +60,9 @@ class Hierarchical(Separable):
         scale: Scalar = 1.0,
         lam_scale: float = 1.0,
     ) -> None:
+        if not self.learned:
+            super().add_gradients_(w, lam, grad, lam_grads, scale, lam_scale)
+            return
         # What `slopes` gives, with the factors folded into the additions: a third fewer passes.
         h, dh = evaluate(self.function, *lam)
         if isinstance(scale, Tensor):
@@ -173,20 +176,6 @@ class HALO(Hierarchical):
 
     def shrink(self, a: Tensor, step: Scalar, *lam: Tensor) -> Tensor:
         return super().shrink(a, step, *lam) if self.learned else self.profile().shrink(a, step)
-
-    def add_gradients_(
-        self,
-        w: Tensor,
-        lam: Coefficients,
-        grad: Tensor,
-        lam_grads: Coefficients = (),
-        scale: Scalar = 1.0,
-        lam_scale: float = 1.0,
-    ) -> None:
-        if self.learned:
-            super().add_gradients_(w, lam, grad, lam_grads, scale, lam_scale)
-        else:
-            self.profile().add_gradients_(w, lam, grad, lam_grads, scale, lam_scale)
 
     def prior(self, *lam: Tensor) -> Tensor | float:
         return self.psi * lam[0].abs().sum() if lam else 0.0
