@@ -53,6 +53,19 @@ def test_show_remembers_what_was_asked_for(plan, capsys):
         assert "96.10" in out
 
 
+def test_show_has_each_choice_of_networks(capsys, tmp_path):
+    for models in (("lenet-300-100",), ("lenet-5",), ("lenet-300-100", "lenet-5")):
+        Spec("table1", models=models, methods=("dense",), sparsities=(0.9,), seeds=1).save(tmp_path)
+    _, out, _ = said(capsys, "show", "table1", "--runs", tmp_path)
+    assert [line.split(" on ")[0] for line in out.splitlines() if " on mnist" in line] == [
+        "lenet-300-100", "lenet-300-100", "lenet-5", "lenet-5"
+    ]  # fmt: skip
+    _, out, _ = said(capsys, "show", "table1", "--models", "lenet-5", "--runs", tmp_path)
+    assert out.count(" on mnist") == 1
+    _, out, _ = said(capsys, "show", "--format", "markdown", "--runs", tmp_path)
+    assert out.count("\n## ") == 1
+
+
 def test_a_corrupted_result_is_named_and_left_out(plan, capsys):
     folder = plan.store.folder(plan.jobs()[1].config)
     (folder / "result.json").write_text((folder / "result.json").read_text()[:100])
@@ -95,7 +108,7 @@ def test_status(plan, capsys):
 
 def test_keep_copies_results_without_weights(plan, capsys, tmp_path):
     code, out, _ = said(capsys, "keep", "digits", "--runs", plan.store.path, "--to", tmp_path / "kept")
-    assert (code, out) == (0, f"2 runs are in {tmp_path / 'kept'}\n")
+    assert (code, out) == (0, f"lenet-300-100: 2 runs are in {tmp_path / 'kept'}\n")
     _, ours, _ = said(capsys, "show", "digits", "--runs", plan.store.path)
     _, kept, _ = said(capsys, "show", "digits", "--runs", tmp_path / "kept")
     assert ours == kept
@@ -137,8 +150,8 @@ def test_help(capsys):
 
 
 def test_a_store_that_remembers_nonsense(plan, capsys):
-    path = plan.store.path / "experiments" / "digits-small.json"
+    path = plan.store.path / "experiments" / "digits-small-lenet-300-100.json"
     path.write_text(json.dumps({"name": "digits", "colour": "red"}))
     code, _, err = said(capsys, "show", "digits", "--runs", plan.store.path)
     assert code == 1
-    assert "digits-small.json: expected an experiment as it was asked for" in err
+    assert "digits-small-lenet-300-100.json: expected an experiment as it was asked for" in err

@@ -193,11 +193,16 @@ def test_the_grid_of_strengths_has_a_row_for_each(tmp_path):
 def test_what_was_asked_for_is_remembered(tmp_path):
     spec = Spec("table1", methods=("dense", "l1"), sparsities=(0.95, 0.9), seeds=1, epochs=2)
     spec.save(tmp_path)
-    assert saved_specs(tmp_path) == [spec]
+    other = Spec("table1", models=("lenet-5",), seeds=1)
+    other.save(tmp_path)
+    again = Spec("table1", methods=("dense",), seeds=1, epochs=2)
+    assert saved_specs(tmp_path) == [spec, other]
+    again.save(tmp_path)
+    assert saved_specs(tmp_path) == [again, other]
     assert spec.sparsities == (0.9, 0.95)
-    path = tmp_path / "experiments" / "table1-small.json"
+    path = tmp_path / "experiments" / "table1-small-lenet-300-100.json"
     path.write_text("{")
-    with pytest.raises(ValueError, match=r"table1-small\.json: expected an experiment"):
+    with pytest.raises(ValueError, match=r"table1-small-lenet-300-100\.json: expected an experiment"):
         read_spec(path)
 
 

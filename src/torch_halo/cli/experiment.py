@@ -21,7 +21,7 @@ from torch_halo.experiments.engines import Engine, Local, OnRay
 from torch_halo.experiments.plan import Plan
 from torch_halo.experiments.runner import Runner, state_of
 from torch_halo.experiments.show import keep, results_page, tables_of
-from torch_halo.experiments.spec import EXPERIMENTS, SCALES, Experiment, Spec, read_spec, saved_specs, spec_path
+from torch_halo.experiments.spec import EXPERIMENTS, SCALES, Experiment, Spec, saved_specs
 from torch_halo.experiments.store import Store
 from torch_halo.experiments.tables import FORMATS
 from torch_halo.experiments.timing import measure_times
@@ -124,24 +124,27 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--address", metavar="ADDRESS", help="of the Ray cluster (one on this machine)")
 
 
-def _spec(options: argparse.Namespace, *, remembered: bool) -> Spec:
-    """What the flags ask for; for what they do not say, what was asked for the last time."""
+def _given(options: argparse.Namespace) -> dict[str, Any]:
+    """What the flags say of an experiment."""
     given = {key: getattr(options, key) for key in SPEC if hasattr(options, key)}
-    given = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
     for key in ("seeds", "epochs"):
         if key in given and given[key] < 1:
             raise ValueError(f"--{key} must be a whole number, at least 1; received {given[key]}")
-    paths = [
-        spec_path(options.runs, options.name, scale) for scale in ([given["scale"]] if "scale" in given else SCALES)
-    ]
-    there = [path for path in paths if path.exists()]
-    if remembered and there:
-        return replace(read_spec(max(there, key=lambda path: path.stat().st_mtime)), **given)
-    return Spec(options.name, **given)
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
+
+
+def _remembered(options: argparse.Namespace) -> list[Spec]:
+    """What was asked for earlier, for each choice of networks the last time, but for what the flags say."""
+    given, asked = _given(options), Spec(options.name, **_given(options))
+    there = [spec for spec in saved_specs(options.runs) if spec.name == asked.name]
+    for key in ("scale", "models"):
+        if key in given:
+            there = [spec for spec in there if getattr(spec, key) == getattr(asked, key)]
+    return [replace(spec, **given) for spec in there] or [asked]
 
 
 def _run(options: argparse.Namespace) -> int:
-    spec = _spec(options, remembered=False)
+    spec = Spec(options.name, **_given(options))
     root = data_root(options.data_dir)
     for name in dict.fromkeys(subject.data for subject in spec.subjects()):
         if DATASETS[name].files and find(name, root) is None:
@@ -197,7 +200,7 @@ def _show(options: argparse.Namespace) -> int:
     store = Store(options.runs)
     if options.name is None and (given := [key for key in SPEC if hasattr(options, key)]):
         raise ValueError(f"--{given[0]} is for one experiment; name it: {', '.join(EXPERIMENTS)}")
-    specs = saved_specs(options.runs) if options.name is None else [_spec(options, remembered=True)]
+    specs = saved_specs(options.runs) if options.name is None else _remembered(options)
     if not specs:
         raise FileNotFoundError(f"{options.runs} has no experiments; name one: {', '.join(EXPERIMENTS)}")
     if options.name is None and options.format == "markdown":
@@ -215,20 +218,24 @@ def _say_left_out(store: Store) -> None:
 
 
 def _status(options: argparse.Namespace) -> int:
-    spec, store = _spec(options, remembered=True), Store(options.runs)
-    if spec.name == "time":
-        say("\n".join(sheet.title for sheet in tables_of(spec, store)))
-        return 0
-    plan = Plan(spec, store)
-    jobs = plan.jobs()
-    failed = {job.name: reason for job in jobs if (reason := store.failure(job.config)) and not plan.is_done(job)}
+    store = Store(options.runs)
+    for spec in _remembered(options):
+        if spec.name == "time":
+            say("\n".join(sheet.title for sheet in tables_of(spec, store)))
+        else:
+            _say_status(Plan(spec, store))
+    _say_left_out(store)
+    return 0
+
+
+def _say_status(plan: Plan) -> None:
+    failures = {job.name: plan.store.failure(job.config) for job in plan.jobs() if not plan.is_done(job)}
+    failed = {name: reason for name, reason in failures.items() if reason}
     say("\n".join(table([("", "runs", "finished", "unfinished", "failed"), *_counts(plan, set(failed))])))
     state = state_of(plan, failed)
     say(f"{state.done} of {state.jobs} runs are finished{left(state)}{' one at a time' if left(state) else ''}")
     for name, reason in failed.items():
         say(f"failed: {name}: {reason}")
-    _say_left_out(store)
-    return 0
 
 
 def _counts(plan: Plan, failed: set[str]) -> list[tuple[str, ...]]:
@@ -244,8 +251,8 @@ def _counts(plan: Plan, failed: set[str]) -> list[tuple[str, ...]]:
 
 
 def _keep(options: argparse.Namespace) -> int:
-    spec, store = _spec(options, remembered=True), Store(options.runs)
-    count = keep(spec, store, options.to)
-    say(f"{count} runs are in {options.to}")
+    store = Store(options.runs)
+    for spec in _remembered(options):
+        say(f"{', '.join(spec.models)}: {keep(spec, store, options.to)} runs are in {options.to}")
     _say_left_out(store)
     return 0

@@ -43,7 +43,8 @@ def results_page(store: Store) -> str:
     """All experiments of a store as one Markdown page."""
     parts = [RESULTS_HEAD]
     for spec in saved_specs(store.path):
-        parts.append(f"## {spec.experiment.title}, scale {spec.scale}\n")
+        if (head := f"## {spec.experiment.title}, scale {spec.scale}\n") not in parts:
+            parts.append(head)
         parts.append(FORMATS["markdown"](tables_of(spec, store), True))
     if store.problems:
         parts.append("## Left out\n\n" + "".join(f"- {problem}\n" for problem in store.problems.values()))

@@ -246,7 +246,7 @@ class Spec:
 
     def save(self, store: Path) -> None:
         """Remember what was asked for, to be shown without saying it again."""
-        path = spec_path(store, self.name, self.scale)
+        path = store / "experiments" / f"{'-'.join([self.name, self.scale, *self.models])}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, json.dumps(asdict(self), indent=1) + "\n")
 
@@ -268,15 +268,11 @@ def describe(method: object) -> str:
     )
 
 
-def spec_path(store: Path, name: str, scale: str) -> Path:
-    """Where a store remembers an experiment."""
-    return store / "experiments" / f"{name}-{scale}.json"
-
-
 def saved_specs(store: Path) -> list[Spec]:
-    """The experiments that a store remembers, in the table's order."""
-    paths = [spec_path(store, name, scale) for name in EXPERIMENTS for scale in SCALES]
-    return [read_spec(path) for path in paths if path.exists()]
+    """The experiments that a store remembers, for each choice of networks the last one; in the table's order."""
+    found = [read_spec(path) for path in sorted((store / "experiments").glob("*.json"))]
+    names, scales = list(EXPERIMENTS), list(SCALES)
+    return sorted(found, key=lambda spec: (names.index(spec.name), scales.index(spec.scale), spec.models))
 
 
 def read_spec(path: Path) -> Spec:
