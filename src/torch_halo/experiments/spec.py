@@ -8,7 +8,7 @@ from typing import Any
 
 from torch_halo.checks import Table, did_you_mean, number, whole
 from torch_halo.experiments.grids import GRIDS, Grid
-from torch_halo.experiments.presets import CONVOLUTIONS, DATA_KINDS, paper
+from torch_halo.experiments.presets import CONVOLUTIONS, DATA_KINDS, RATES, paper
 from torch_halo.files import write_whole
 from torch_halo.methods import METHODS
 from torch_halo.training.config import Config
@@ -239,6 +239,7 @@ class Spec:
             base,
             data=Data(subject.data, validation=VALIDATION if is_trial else 0.0),
             model=subject.model,
+            optimizer=replace(base.optimizer, lr=RATES.get(subject.model.name, base.optimizer.lr)),
             schedule=scale.schedule or base.schedule.stretched(epochs / base.training.epochs),
             compute=Compute(channels_last=scale.channels_last and subject.model.name in CONVOLUTIONS),
             training=Training(epochs=epochs, batch_size=base.training.batch_size, seed=seed),
