@@ -11,6 +11,7 @@ SDM 2021.
 
 from importlib.metadata import version
 
+from torch_halo.deployment import compress, deploy, load_compressed, remove_dead
 from torch_halo.figures import LayerSparsity, Sparsity, sparsity
 from torch_halo.masks import Masks
 from torch_halo.penalties import (
@@ -55,7 +56,11 @@ __all__ = [
     "WeightedL1",
     "__version__",
     "adaptive_weights",
+    "compress",
+    "deploy",
+    "load_compressed",
     "prune_",
     "recalibrate_",
+    "remove_dead",
     "sparsity",
 ]

@@ -9,6 +9,7 @@ import torch
 
 from torch_halo.checks import whole
 from torch_halo.cli.display import say, table
+from torch_halo.cli.inference import add_inference
 from torch_halo.experiments.overhead import CASES, Overhead, measured, overhead_rows, write_overhead
 from torch_halo.files import check_writable
 
@@ -17,7 +18,9 @@ ROUNDS = 21
 
 def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", arguments: Sequence[str]) -> None:
     """Add the command."""
-    parser = commands.add_parser("bench", help="measure what a penalty costs", allow_abbrev=False)
+    parser = commands.add_parser(
+        "bench", help="measure what a penalty costs, or what a pruned network takes", allow_abbrev=False
+    )
     inner = parser.add_subparsers(title="what", required=True, metavar="WHAT")
     own = inner.add_parser(
         "overhead",
@@ -31,6 +34,7 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", argu
     own.add_argument("--threads", type=int, metavar="N", help="torch's threads (as it chooses)")
     own.add_argument("-o", "--out", type=Path, metavar="FILE", help="write all times there, as JSON")
     own.set_defaults(run=_overhead, stopped="nothing was written")
+    add_inference(inner, arguments)
 
 
 def _overhead(options: argparse.Namespace) -> int:

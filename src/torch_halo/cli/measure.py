@@ -1,23 +1,15 @@
 """`halo eval` and `halo prune`."""
 
 import argparse
-import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
-from torch_halo.cli.data import add_data_dir
 from torch_halo.cli.display import result_lines, table
-from torch_halo.cli.flags import part_of
-from torch_halo.data import DATASETS
+from torch_halo.cli.subjects import add_subject, given_subject
 from torch_halo.files import check_writable
-from torch_halo.models import MODELS
-from torch_halo.training.config import Config
 from torch_halo.training.evaluation import as_data
 from torch_halo.training.folder import write_weights
 from torch_halo.training.pruned import Pruned
-from torch_halo.training.settings import Data, Model, Pruning
-from torch_halo.training.subject import Subject, subject
 
 
 def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", arguments: Sequence[str]) -> None:
@@ -30,7 +22,7 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", argu
         "weights; nothing is changed.",
         allow_abbrev=False,
     )
-    _add_subject(measured, arguments)
+    add_subject(measured, arguments)
     measured.add_argument("--sparsity", nargs="*", type=float, default=[], metavar="X", help="also pruned to these")
     measured.set_defaults(run=_eval, stopped="nothing was changed")
     cut = commands.add_parser(
@@ -41,49 +33,15 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", argu
         "safetensors; the run stays as it is.",
         allow_abbrev=False,
     )
-    _add_subject(cut, arguments)
+    add_subject(cut, arguments)
     cut.add_argument("--sparsity", type=float, required=True, metavar="X", help="the share of weights to be zero")
     cut.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="the safetensors file to write")
     cut.add_argument("--recalibrate", action="store_true", help="write the recalibrated batch norms")
     cut.set_defaults(run=_prune, stopped="nothing was written")
 
 
-def _add_subject(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
-    parser.add_argument("path", type=Path, metavar="RUN|FILE", help="a run's folder, or a file of weights")
-    parser.add_argument("--scope", choices=["global", "layer"], help="one threshold for all layers, or one for each")
-    parser.add_argument("--select", nargs="*", metavar="TEXT", help="which layers to prune, e.g. '!classifier'")
-    add_data_dir(parser)
-    group = parser.add_argument_group("for a file that does not tell what it is")
-    group.add_argument("--data", metavar="NAME", help=", ".join(DATASETS))
-    group.add_argument("--model", metavar="NAME", help=", ".join(MODELS))
-    for name in _model_in(arguments):
-        for flag, default in part_of(MODELS[name], {}).all_flags():
-            flag.add_to(group, default)
-
-
-def _model_in(arguments: Sequence[str]) -> list[str]:
-    finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    finder.add_argument("--model", nargs="?")
-    found = finder.parse_known_args(arguments)[0].model
-    return [found] if found and arguments[0] in ("eval", "prune") else []
-
-
-def _subject(options: argparse.Namespace, levels: Sequence[float]) -> tuple[Subject, Config]:
-    model = None
-    if options.model:
-        flags = part_of(MODELS[options.model], {}).flags
-        model = Model(options.model, {f.name: vars(options)[f.name] for f in flags if f.name in options})
-    found = subject(options.path, options.data_dir, Data(options.data) if options.data else None, model)
-    before, how = found.config.pruning, found.config.shrinking
-    pruning = Pruning(tuple(levels), options.scope or before.scope)
-    select = how.select if options.select is None else tuple(options.select)
-    if not found.is_finished:
-        print(f"{options.path} is not finished: measuring its last checkpoint", file=sys.stderr)
-    return found, replace(found.config, pruning=pruning, shrinking=replace(how, select=select))
-
-
 def _eval(options: argparse.Namespace) -> int:
-    found, config = _subject(options, options.sparsity)
+    found, config = given_subject(options, options.sparsity)
     levels = [found.pruned(level, config).as_dict() for level in config.pruning.sparsity]
     print("\n".join(result_lines({**as_data(found.measure()), "pruned": levels})))
     return 0
@@ -93,7 +51,7 @@ def _prune(options: argparse.Namespace) -> int:
     check_writable(options.output)
     if options.output.suffix != ".safetensors":
         raise ValueError(f"the output must end in .safetensors; received {options.output}")
-    found, config = _subject(options, [options.sparsity])
+    found, config = given_subject(options, [options.sparsity])
     before = found.measure()["test"]
     cut = found.pruned(options.sparsity, config)
     if options.recalibrate and cut.recalibrated_state is None:

@@ -19,7 +19,11 @@ def load_weights(model: nn.Module, path: str | Path) -> nn.Module:
     a `module.` in front of the names (DataParallel's) is taken off.
     """
     path = Path(path)
-    state = _plain_names(model, read_weights(path))
+    return load_state(model, _plain_names(model, read_weights(path)), path)
+
+
+def load_state(model: nn.Module, state: dict[str, Tensor], path: Path) -> nn.Module:
+    """Load tensors that were read from a file, if their names and shapes are the model's."""
     for name, value in model.state_dict().items():
         if name.endswith("num_batches_tracked"):  # old files have none, and nothing depends on it
             state.setdefault(name, value)

@@ -1,5 +1,6 @@
 """A trained network from a run's folder or a file of weights, ready to be measured."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -35,10 +36,16 @@ class Subject:
         return pruned(self.module, level, config, self.data, self.measure)
 
 
-def subject(path: Path, data_dir: Path | None, data: Data | None = None, model: Model | None = None) -> Subject:
+def subject(
+    path: Path,
+    data_dir: Path | None,
+    data: Data | None = None,
+    model: Model | None = None,
+    load: Callable[[nn.Module, Path], nn.Module] = load_weights,
+) -> Subject:
     """What a path holds: a run, finished or not, or a file of weights.
 
-    A file that does not tell its own settings needs to be told its data set and model.
+    A file that does not tell its own settings needs to be told its data set and model; `load` reads it.
     """
     if path.is_dir():
         config = RunFolder(path).config()
@@ -50,7 +57,7 @@ def subject(path: Path, data_dir: Path | None, data: Data | None = None, model: 
         config = _config_of(path, data, model)
     found = load_data(config.data, data_dir)
     network = MODELS[config.model.name](found.input_shape, found.classes, **config.model.options)
-    is_finished = _load(network, path, config)
+    is_finished = _load(network, path, config, load)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     return Subject(config, network.to(device), found.to(device), is_finished)
 
@@ -64,9 +71,9 @@ def _config_of(path: Path, data: Data | None, model: Model | None) -> Config:
     return Config(data=data, model=model)
 
 
-def _load(network: nn.Module, path: Path, config: Config) -> bool:
+def _load(network: nn.Module, path: Path, config: Config, load: Callable[[nn.Module, Path], nn.Module]) -> bool:
     if path.is_file():
-        load_weights(network, path)
+        load(network, path)
         return True
     folder = RunFolder(path)
     if folder.model.exists():
