@@ -21,7 +21,23 @@ def test_the_readmes_snippets_run_in_order(capsys):
     assert abs(names["masks"].sparsity - 0.95) < 1e-3
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/architecture.md", "docs/method.md", "docs/results.md"])
+def test_the_snippets_of_deployment_run(tmp_path, monkeypatch, capsys):
+    first, reader = re.findall(r"```python\n(.*?)```", (ROOT / "docs/deployment.md").read_text(), re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(first, names)
+    assert "times smaller" in capsys.readouterr().out
+    exec(reader, names)
+    for zstd in (True, False):
+        th.compress(names["model"], "small.safetensors", zstd=zstd)
+        for name, value in names["model"].state_dict().items():
+            assert (names["read"]("small.safetensors")[name] == value.numpy()).all()
+
+
+PAGES = ["README.md", *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_links_lead_somewhere(page):
     folder = (ROOT / page).parent
     for link in re.findall(r"\]\(([^)\s]+)\)", (ROOT / page).read_text()):

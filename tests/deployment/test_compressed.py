@@ -210,7 +210,9 @@ def test_a_wrong_size_is_seen_before_memory_is_taken(written):
 def test_models_that_do_not_fit(written):
     _, path = written
     with pytest.raises(ValueError, match=r"it lacks 3.weight, 3.bias; it has besides nothing"):
-        th.load_compressed(path, nn.Sequential(nn.Linear(20, 30), nn.BatchNorm1d(30), nn.Linear(30, 4), nn.Linear(4, 1)))
+        th.load_compressed(
+            path, nn.Sequential(nn.Linear(20, 30), nn.BatchNorm1d(30), nn.Linear(30, 4), nn.Linear(4, 1))
+        )
     with pytest.raises(ValueError, match=r"0.weight has shape \(30, 20\), not \(30, 21\)"):
         th.load_compressed(path, nn.Sequential(nn.Linear(21, 30), nn.BatchNorm1d(30), nn.Linear(30, 4)))
 

@@ -47,7 +47,9 @@ def test_convolutions(seed, threads):
     for count in (1, rng.choice([0, 3, 20, 300])):
         x = torch.randn(count, channels, rng.randint(8, 13), rng.randint(8, 13))
         assert_same(twin(x), layer(x))
-    assert_same(twin(x[0] if len(x) else x.new_zeros(channels, 9, 9)), layer(x[0] if len(x) else x.new_zeros(channels, 9, 9)))
+    assert_same(
+        twin(x[0] if len(x) else x.new_zeros(channels, 9, 9)), layer(x[0] if len(x) else x.new_zeros(channels, 9, 9))
+    )
 
 
 @pytest.mark.parametrize("engine", ["csr", "numba"])
@@ -69,7 +71,9 @@ def test_chains(seed, threads):
     widths = [rng.randint(1, 50) for _ in range(rng.randint(3, 5))]
     layers = [cut(nn.Linear(a, b).requires_grad_(False), 0.8) for a, b in zip(widths[:-1], widths[1:], strict=True)]
     relus = [rng.random() < 0.6 for _ in layers]
-    dense = nn.Sequential(*(m for layer, r in zip(layers, relus, strict=True) for m in ([layer, nn.ReLU()] if r else [layer])))
+    dense = nn.Sequential(
+        *(m for layer, r in zip(layers, relus, strict=True) for m in ([layer, nn.ReLU()] if r else [layer]))
+    )
     twin = NumbaChain(list(zip(layers, relus, strict=True)))
     for shape in ((1,), (), (5,), (2, 9), (300,), (0,)):
         x = torch.randn(*shape, widths[0])

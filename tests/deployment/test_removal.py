@@ -39,7 +39,9 @@ def removed(model, x, other=None):
         for inputs in (x, torch.randn(5, *x.shape[1:]) if other is None else other):
             torch.testing.assert_close(found.model(inputs), model(inputs), rtol=1e-4, atol=1e-5)
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
-    assert set(found.model.state_dict()) <= set(before) | {n for n in found.model.state_dict() if ".bias" in n or "shift" in n}
+    assert set(found.model.state_dict()) <= set(before) | {
+        n for n in found.model.state_dict() if ".bias" in n or "shift" in n
+    }
     return found
 
 
@@ -66,7 +68,11 @@ def test_neurons_are_counted():
         model[0].weight[:2] = 0  # constant: their biases go on
         model[2].weight[:, 5] = 0  # not read
         model[0].bias[0] = 2.0
-    bias = model[2].bias.detach() + 2.0 * model[2].weight.detach()[:, 0] + F.relu(model[0].bias[1].detach()) * model[2].weight.detach()[:, 1]
+    bias = (
+        model[2].bias.detach()
+        + 2.0 * model[2].weight.detach()[:, 0]
+        + F.relu(model[0].bias[1].detach()) * model[2].weight.detach()[:, 1]
+    )
     found = removed(model, torch.randn(4, 6))
     assert found.layers == {"0": ((8, 6), (5, 6)), "2": ((3, 8), (3, 5))}
     assert found.parameters == (83, 53)
@@ -171,7 +177,9 @@ def test_what_cannot_be_traced_is_named_and_its_parts_are_tried():
 
 def test_a_transformers_neurons():
     torch.manual_seed(0)
-    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 32, batch_first=True), 2, enable_nested_tensor=False)
+    encoder = nn.TransformerEncoder(
+        nn.TransformerEncoderLayer(8, 2, 32, batch_first=True), 2, enable_nested_tensor=False
+    )
     kill(encoder.eval(), 0.4)
     found = removed(encoder, torch.randn(2, 5, 8), torch.randn(3, 4, 8))
     assert all(found.layers[f"layers.{i}.linear1"][1][0] < 24 for i in (0, 1))

@@ -120,10 +120,14 @@ class _Work:
 
     def done(self, *, is_forced: bool) -> tuple[nn.Module, list[LayerTimes]]:
         """The model with an engine for each layer, and their times."""
-        removal = remove_dead(self.dense, self.inputs)
-        self.small = removal.model
-        self.notes += [f"left alone: {name} ({why})" for name, why in removal.left_alone.items()]
-        fast = copy.deepcopy(removal.model)
+        self.small = self.dense
+        try:
+            removal = remove_dead(self.dense, self.inputs)
+            self.small = removal.model
+            self.notes += [f"left alone: {name} ({why})" for name, why in removal.left_alone.items()]
+        except ValueError as error:
+            self.notes.append(f"nothing was removed: {error}")
+        fast = copy.deepcopy(self.small)
         fold_batch_norm(fast, self.inputs)
         fast = split_attention(_as_linear(fast))
         seen = _seen(fast, self.inputs)

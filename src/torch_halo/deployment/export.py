@@ -63,7 +63,7 @@ def export(
             found = run_onnx(content, inputs)
     differs = difference(found, outputs(model, inputs))
     if differs.too_large:
-        raise RuntimeError(f"the exported model's outputs differ by {differs}; nothing was written")
+        raise ValueError(f"the exported model's outputs differ by {differs}; nothing was written")
     write_whole(path, content)
     return Exported(path, len(content), differs.largest, any_batch, sparse)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from torch_halo.experiments.store import Run, find_runs, unread_lines
 from torch_halo.report.blocks import blocks_of, styles
 from torch_halo.report.groups import figures, sections, usable
+from torch_halo.report.inference import inference_of
 from torch_halo.report.pictures import key, with_names
 from torch_halo.report.tables import tables_of, time_table
 
@@ -41,6 +42,7 @@ def runs_html(runs: Iterable[Run], problems: Mapping[Path, str]) -> str:
             "tables": tables_of(section),
             "times": time_table(section),
             "blocks": blocks_of(section, drawn),
+            "inference": inference_of(section),
         }
         for section in found
     ]
