@@ -153,7 +153,7 @@ def test_transformers(name):
         model = transformers.GPT2Model(transformers.GPT2Config(vocab_size=50, n_embd=32, n_layer=2, n_head=2)).eval()
     th.prune_(model, sparsity=0.95, scope="layer")
     tokens = torch.randint(50, (2, 9))
-    fast, times = th.deploy(model, tokens, "csr")
+    fast, _ = th.deploy(model, tokens, "csr")
     assert CsrLinear in engines_in(fast)
     with torch.no_grad():
         torch.testing.assert_close(

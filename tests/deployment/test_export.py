@@ -65,7 +65,7 @@ def test_a_batch_size_that_is_fixed(tmp_path):
 def test_nothing_is_left_of_a_wrong_one(model, tmp_path, monkeypatch):
     x = torch.randn(2, 1, 28, 28)
     monkeypatch.setattr(room, "difference", lambda found, wanted: Difference(1.0, 1e-4))
-    with pytest.raises(ValueError, match="outputs differ by 1, where 0.0001 is allowed; nothing was written"):
+    with pytest.raises(ValueError, match=r"outputs differ by 1, where 0\.0001 is allowed; nothing was written"):
         export(model, x, tmp_path / "m.pt2", "torch")
     with pytest.raises(ValueError, match="sparse=True is for ONNX files"):
         export(model, x, tmp_path / "m.pt2", "torch", sparse=True)

@@ -3,6 +3,7 @@
 import copy
 import io
 import random
+from itertools import pairwise
 
 import pytest
 import torch
@@ -69,7 +70,7 @@ def test_chains(seed, threads):
     rng = random.Random(seed)
     torch.manual_seed(seed)
     widths = [rng.randint(1, 50) for _ in range(rng.randint(3, 5))]
-    layers = [cut(nn.Linear(a, b).requires_grad_(False), 0.8) for a, b in zip(widths[:-1], widths[1:], strict=True)]
+    layers = [cut(nn.Linear(a, b).requires_grad_(False), 0.8) for a, b in pairwise(widths)]
     relus = [rng.random() < 0.6 for _ in layers]
     dense = nn.Sequential(
         *(m for layer, r in zip(layers, relus, strict=True) for m in ([layer, nn.ReLU()] if r else [layer]))
