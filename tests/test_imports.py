@@ -101,7 +101,7 @@ def test_no_room_for_odds_and_ends():
 
 def test_importing_needs_torch_and_numpy_only():
     extras = ["sklearn", "rich", "matplotlib", "jinja2", "lightning", "lightning_fabric", "tensorboard"]
-    extras += ["safetensors", "transformers", "skglm", "ray"]
+    extras += ["safetensors", "transformers", "skglm", "ray", "zstandard", "numba", "onnx", "onnxruntime"]
     code = f"import sys, torch_halo; print([m for m in {extras} if m in sys.modules])"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "[]"
