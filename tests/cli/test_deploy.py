@@ -9,6 +9,7 @@ import torch
 import torch_halo as th
 from torch_halo.cli import main
 from torch_halo.deployment.compressed import is_compressed
+from torch_halo.experiments.inference import read_inference
 from torch_halo.models import MODELS
 from torch_halo.report.runs import read_runs, runs_html
 
@@ -61,7 +62,7 @@ def test_deploy_can_prune_and_round(run, tmp_path, capsys):
 
 @pytest.mark.parametrize("flags", [["--format", "onnx"], ["--format", "onnx", "--sparse"], ["--format", "torch"]])
 def test_export(run, tmp_path, capsys, flags):
-    path = tmp_path / "network.x"
+    path = tmp_path / ("network.pt2" if "torch" in flags else "network.onnx")
     code, out, _ = said(capsys, "export", run, "-o", path, *flags)
     assert code == 0
     assert "parameters 50,610 -> " in out
@@ -87,6 +88,22 @@ def test_bench_inference_is_kept_and_reported(run, capsys):
     assert "<h3>Inference</h3>" not in runs_html(*read_runs([run]))
 
 
+def test_bench_inference_prunes_anew_each_time(run, tmp_path, capsys):
+    flags = ["--sparsity", 0.98, 0.96, "--batch", 2, "--threads", 1, "--rounds", 3, "-o", tmp_path / "i.json"]
+    assert said(capsys, "bench", "inference", run, *flags)[0] == 0
+    assert [round(each.sparsity, 2) for each in read_inference(tmp_path / "i.json")] == [0.98, 0.96]
+
+
+def test_ctrl_c_leaves_nothing(run, tmp_path, capsys, monkeypatch):
+    def stopped(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("torch_halo.cli.deploy.deploy", stopped)
+    code, _, err = said(capsys, "deploy", run, "-o", tmp_path / "x.safetensors")
+    assert (code, err) == (130, "\nstopped; nothing was written\n")
+    assert not list(tmp_path.iterdir())
+
+
 def test_bench_inference_of_a_network_by_name(tmp_path, capsys):
     flags = ["--sparsity", 0.9, "--batch", 2, "--threads", 1, "--rounds", 3, "-o", tmp_path / "i.json"]
     code, out, _ = said(capsys, "bench", "inference", "lenet-300-100", *flags)
@@ -105,8 +122,9 @@ def test_bench_inference_of_a_network_by_name(tmp_path, capsys):
         (["deploy", "RUN", "-o", "x.safetensors", "--engin", "csr"], 2, "unknown flag --engin; did you mean --engine"),
         (["deploy", "RUN", "-o", "x.safetensors", "--threads", "0"], 1, "--threads must be a whole number"),
         (["deploy", "RUN", "-o", "x.safetensors", "--sparsity", "95"], 1, "sparsity must be a finite number"),
-        (["export", "RUN", "-o", "."], 1, "is a directory; a file is needed"),
-        (["export", "RUN", "-o", "x.pt2", "--format", "torch", "--sparse"], 1, "sparse=True is for ONNX files"),
+        (["export", "RUN", "-o", "x.txt"], 1, "a file of format onnx must end in .onnx; received x.txt"),
+        (["export", "RUN", "-o", "x.onnx", "--batch", "0"], 1, "--batch must be a whole number, at least 1"),
+        (["export", "RUN", "-o", "x.pt2", "--format", "torch", "--sparse"], 1, "sparse is for ONNX files"),
         (["bench", "inference", "vgg61"], 1, "vgg61: no such run or file, nor one of lenet-300-100, vgg16"),
         (["bench", "inference", "RUN", "--rounds", "0"], 1, "--rounds must be a whole number, at least 1"),
         (["bench", "inference", "RUN", "--batch", "-1"], 1, "--batch must be a whole number, at least 1"),

@@ -234,7 +234,29 @@ def test_other_files(written, tmp_path):
         th.compress(model, tmp_path / "no" / "m.safetensors")
 
 
+@pytest.mark.parametrize("kind", [torch.float16, torch.int64])
+def test_another_dtype_is_refused(kind, tmp_path):
+    th.compress(Bag([torch.tensor([1.7, 0])]), tmp_path / "x.safetensors")
+    with pytest.raises(ValueError, match=f"t0 is of torch.float32, not {kind}"):
+        th.load_compressed(tmp_path / "x.safetensors", Bag([torch.zeros(2, dtype=kind)]))
+
+
+def test_two_tensors_do_not_become_one(tmp_path):
+    shared = torch.zeros(3)
+    th.compress(Bag([torch.ones(3), torch.zeros(3)]), tmp_path / "x.safetensors")
+    with pytest.raises(ValueError, match="t1 and t0 are one there, and two in the file"):
+        th.load_compressed(tmp_path / "x.safetensors", Bag([shared, shared]))
+
+
 def test_what_cannot_be_compressed(tmp_path):
+    with pytest.raises(ValueError, match=r"t0 is of torch.uint16; known: float32"):
+        th.compress(Bag([torch.zeros(2, dtype=torch.uint16)]), tmp_path / "x.safetensors")
+    with pytest.raises(ValueError, match="metadata: checksum is the format's own"):
+        th.compress(nn.Linear(2, 2), tmp_path / "x.safetensors", metadata={"checksum": "x"})
+    conjugate = torch.randn(3, dtype=torch.complex64).conj()
+    th.compress(Bag([conjugate]), tmp_path / "c.safetensors")
+    assert torch.equal(read_compressed(tmp_path / "c.safetensors")["t0"], conjugate)
+    (tmp_path / "c.safetensors").unlink()
     model = nn.Linear(2, 2)
     model.weight = nn.Parameter(torch.eye(2).to_sparse())
     with pytest.raises(ValueError, match="weight is sharded, sparse or on the meta device"):

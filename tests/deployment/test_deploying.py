@@ -9,7 +9,7 @@ from torch import nn
 import torch_halo as th
 from torch_halo.deployment import deploying
 from torch_halo.deployment.attention import Attention
-from torch_halo.deployment.comparison import Difference
+from torch_halo.deployment.comparison import difference
 from torch_halo.deployment.layers import CsrLinear, NumbaChain, NumbaConv2d, NumbaLinear
 from torch_halo.models import MODELS
 
@@ -87,7 +87,7 @@ def test_an_encoder_that_nests_its_padding_stays():
     padding[:, 5:] = True  # there it returns zeros, or nothing at all
     fast, times = th.deploy(model, (torch.randn(3, 7, 64), None, padding), "csr")
     assert not engines_in(fast)
-    assert "deployed dense" in str(times)
+    assert "not with engines: the outputs would differ by" in str(times)
 
 
 ATTENTIONS = [{}, {"bias": False}, {"kdim": 12, "vdim": 20}, {"batch_first": True}]
@@ -178,26 +178,133 @@ def test_without_numba(monkeypatch):
         th.deploy(model, torch.randn(4, *shape), "numba")
 
 
-def test_what_is_slower_or_wrong_comes_back_dense(monkeypatch):
+def test_what_is_slower_comes_back_without_engines(monkeypatch):
     model, shape = pruned("lenet-300-100")
     x = torch.randn(4, *shape)
-    slow = {"dense": 1.0, "csr": 0.1, "numba": 0.2, "one by one": 0.1, "now": 2.0}
+    slow = {"dense": 1.0, "csr": 0.1, "numba": 0.2, "one by one": 0.1}
+    slow |= {"with engines": 2.0, "without engines": 1.5, "as it was": 1.0}
     monkeypatch.setattr(deploying, "medians", lambda functions, **_: {name: slow[name] for name in functions})
     fast, times = th.deploy(model, x)
     assert not engines_in(fast)
     assert times.now == times.dense == 1.0
-    assert "as a whole it took 2000.000 ms, which is slower: deployed dense" in times.notes
-    slow["now"] = 0.5
+    assert times.parameters == (266_610, 266_610)
+    assert times.notes == ("with engines it took 2000.000 ms as a whole, which is slower: deployed as it was",)
+    slow["without engines"] = 0.9
+    fast, times = th.deploy(model, x)
+    assert not engines_in(fast)
+    assert times.parameters[1] < 266_610
+    slow["with engines"] = 0.5
     fast, times = th.deploy(model, x)
     assert engines_in(fast) == {CsrLinear}
     assert times.times == 2.0
-    whole = iter([Difference(1.0, 0.1)])  # of the model; layers have a difference of their own
-    real = deploying.difference
-    monkeypatch.setattr(deploying._Work, "done", lambda self, **_: (setattr(self, "small", model), (model, []))[1])
-    monkeypatch.setattr(deploying, "difference", lambda a, b: next(whole))
-    fast, times = th.deploy(model, x)
-    assert "the outputs differed by 1, where 0.1 is allowed: deployed dense" in times.notes
-    assert real([x], [x]).largest == 0
+
+
+def sparse_net(*, middle=None, width=64):
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Linear(width, width), middle or nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 4)
+    )
+    th.prune_(model, sparsity=0.95, scope="layer")
+    return model.eval()
+
+
+class Clip(nn.ReLU):
+    def forward(self, x):
+        return x.clamp(0, 6)
+
+
+class ByHand(nn.Module):
+    """Runs a Sequential's children itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = sparse_net()
+
+    def forward(self, x):
+        for i in range(5 if float(x.mean()) < 10 else 2):
+            x = self.net[i](x)
+        return x
+
+
+class Looking(nn.Module):
+    """Looks at its layers' attributes."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = sparse_net()[0]
+
+    def forward(self, x):
+        x = x.to(self.fc.weight.dtype).to(next(self.fc.parameters()).device)
+        return self.fc(x) * self.fc.out_features + self.fc.weight.sum()
+
+
+def hooked():
+    model = sparse_net()
+    model[0].register_forward_hook(lambda module, args, found: found.clamp(-5, 5))
+    return model
+
+
+def parametrized():
+    model = sparse_net()
+    nn.utils.parametrize.register_parametrization(model[0], "weight", nn.Hardtanh())
+    return model
+
+
+ODD = {
+    "a ReLU that is none": lambda: sparse_net(middle=Clip()),
+    "children run by hand": ByHand,
+    "attributes looked at": Looking,
+    "a hook": hooked,
+    "a parametrization": parametrized,
+    "in place on the input": lambda: nn.Sequential(nn.ReLU(inplace=True), *sparse_net()),
+}
+
+
+@pytest.mark.parametrize("engine", ["auto", "csr", "numba"])
+@pytest.mark.parametrize("name", list(ODD))
+def test_odd_models_stay_what_they_are(name, engine):
+    model, x = ODD[name]().eval(), torch.randn(16, 64)
+    before = x.clone()
+    fast, _ = th.deploy(model, x, engine)
+    assert torch.equal(x, before)
+    with torch.no_grad():
+        for other in (x, 1000 * x, x + 100, -x[:3]):
+            torch.testing.assert_close(fast(other.clone()), model(other.clone()), rtol=1e-3, atol=1e-3)
+
+
+def test_script_modules_are_refused():
+    with pytest.raises(TypeError, match="the model is TorchScript"):
+        th.deploy(torch.jit.ScriptModule(), torch.randn(2))
+
+
+def test_a_deployed_model_is_not_exported():
+    fast, _ = th.deploy(sparse_net(), torch.randn(64, 64), "numba")
+    with pytest.raises(RuntimeError, match="export the model before deploying it"):
+        torch.export.export(fast, (torch.randn(2, 64),))
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted", "is_same"),
+    [
+        ([1.0, 2.0], [1.0, 2.0 + 1e-5], True),
+        ([1.0, 2.0], [1.0, 2.1], False),
+        ([1.0, float("-inf")], [1.0, float("-inf")], True),
+        ([5.0, float("-inf")], [1.0, float("-inf")], False),
+        ([5.0, float("inf")], [1.0, 1.0], False),
+        ([float("nan"), 1.0], [float("nan"), 1.0], True),
+        ([float("nan"), 1.0], [1.0, 1.0], False),
+    ],
+)
+def test_differences(found, wanted, is_same):
+    large = torch.tensor([1e6])  # another output, which must not excuse this one
+    assert difference([large, torch.tensor(found)], [large, torch.tensor(wanted)]).too_large != is_same
+
+
+def test_differences_in_kind():
+    x = torch.ones(2)
+    for other in (x.double(), x[:1], torch.ones(2, dtype=torch.int64)):
+        assert difference([x], [other]).too_large
+    assert not difference([x.long()], [x.long()]).too_large
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])

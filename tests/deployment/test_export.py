@@ -67,8 +67,10 @@ def test_nothing_is_left_of_a_wrong_one(model, tmp_path, monkeypatch):
     monkeypatch.setattr(room, "difference", lambda found, wanted: Difference(1.0, 1e-4))
     with pytest.raises(ValueError, match=r"outputs differ by 1, where 0\.0001 is allowed; nothing was written"):
         export(model, x, tmp_path / "m.pt2", "torch")
-    with pytest.raises(ValueError, match="sparse=True is for ONNX files"):
+    with pytest.raises(ValueError, match="sparse is for ONNX files"):
         export(model, x, tmp_path / "m.pt2", "torch", sparse=True)
     with pytest.raises(ValueError, match="unknown format 'onx'; known: onnx, torch; did you mean onnx"):
         export(model, x, tmp_path / "m.onnx", "onx")
+    with pytest.raises(ValueError, match=r"a file of format onnx must end in \.onnx; received .*m\.txt"):
+        export(model, x, tmp_path / "m.txt")
     assert not list(tmp_path.iterdir())

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import torch_halo as th
-from torch_halo.deployment.channels import Shift
+from torch_halo.deployment.regions import Branchless
 from torch_halo.models import MODELS
 
 
@@ -40,7 +40,7 @@ def removed(model, x, other=None):
             torch.testing.assert_close(found.model(inputs), model(inputs), rtol=1e-4, atol=1e-5)
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
     assert set(found.model.state_dict()) <= set(before) | {
-        n for n in found.model.state_dict() if ".bias" in n or "shift" in n
+        n for n in found.model.state_dict() if ".bias" in n or n.endswith(".value")
     }
     return found
 
@@ -102,7 +102,7 @@ def test_dead_branches_become_constants():
         nn.init.zeros_(part)  # not even a constant is left
     found = removed(model, torch.randn(2, 3, 32, 32))
     assert found.gone == tuple(f"{block}.conv{i}" for block in ("layer1.1", "layer2.1", "layer3.2") for i in (1, 2))
-    assert sum(isinstance(module, Shift) for module in found.model.modules()) == 2
+    assert sum(isinstance(module, Branchless) for module in found.model.modules()) == 3
     assert "layer1.1.conv1: gone" in str(found)
 
 
@@ -195,6 +195,138 @@ def test_shared_weights_stay():
     tied[2].weight = tied[0].weight
     kill(tied, 0.5)
     removed(tied, torch.randn(3, 6))
+
+
+class Same(nn.Conv2d):
+    """Pads by itself, which fx cannot trace."""
+
+    def forward(self, x):
+        if x.shape[-1] % 2:
+            x = F.pad(x, (0, 1, 0, 1))
+        return F.conv2d(x, self.weight, self.bias, self.stride)
+
+
+class Net(nn.Module):
+    def __init__(self, forward, **parts):
+        super().__init__()
+        for name, part in parts.items():
+            setattr(self, name, part)
+        self.rule = forward
+
+    def forward(self, x):
+        return self.rule(self, x)
+
+
+def clamped(net, x):
+    h = net.e(x)
+    h.clamp_(-3, 3)
+    return net.o(h + net.b(h))
+
+
+def unseen(net, x):
+    h = net.e(x)
+    if isinstance(x, torch.Tensor):
+        h = h.clamp(max=50)
+    return net.o(h + net.b(h))
+
+
+def overwritten(net, x):
+    h = net.e(x)
+    return net.o(F.relu(h + net.b(h), inplace=True) + h)
+
+
+def preactivated(net, x):
+    h = net.e(x)
+    return net.o(h + net.b(F.relu(h, inplace=True)))
+
+
+def written_down(net, x):
+    return net.o(F.relu(net.e(x)).view(-1, 8))
+
+
+def own_size(net, x):
+    h = F.relu(net.e(x))
+    return net.o(h) / h.shape[1]
+
+
+def functional(net, x):
+    return net.o(F.relu(F.linear(F.relu(net.e(x)), net.b.weight.t()))) + net.b(x[:, :8]).mean()
+
+
+def hidden(net, x):
+    """What it returns is no tensor that fx or pytree would see."""
+    return {"scores": net.o(F.relu(net.e(x))), "more": [net.b(x[:, :8])]}
+
+
+@pytest.mark.parametrize(
+    "rule", [clamped, unseen, overwritten, preactivated, written_down, own_size, functional], ids=lambda f: f.__name__
+)
+def test_forwards_that_mislead(rule):
+    for seed in range(5):
+        torch.manual_seed(seed)
+        net = Net(rule, e=nn.Linear(8, 8), b=nn.Linear(8, 8), o=nn.Linear(8, 3)).eval()
+        with torch.no_grad():
+            net.b.weight.zero_()
+            net.e.weight[:4] = 0
+            if seed % 2:
+                net.b.bias.zero_()
+        x = torch.randn(4, 8)
+        found = th.remove_dead(net, x).model
+        with torch.no_grad():
+            for other in (x, 1000 * x, -x, x + 20, torch.randn(2, 8)):
+                torch.testing.assert_close(found(other.clone()), net(other.clone()), rtol=1e-3, atol=1e-3)
+
+
+def test_a_subclass_is_not_its_base():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 8, 1), nn.ReLU(), Same(8, 4, 2, 2)).eval()
+    with torch.no_grad():
+        model[0].weight[:4] = 0
+    found = removed(model, torch.randn(2, 3, 8, 8), torch.randn(2, 3, 9, 9))
+    assert list(found.left_alone) == ["2"]
+
+
+def test_a_branch_of_tokens():
+    torch.manual_seed(0)
+
+    def rule(net, x):
+        h = net.e(x)
+        return net.o(h + net.b(F.gelu(net.a(h))))
+
+    net = Net(rule, e=nn.Linear(6, 6), a=nn.Linear(6, 12), b=nn.Linear(12, 6), o=nn.Linear(6, 3)).eval()
+    nn.init.zeros_(net.b.weight)
+    found = removed(net, torch.randn(2, 5, 6), torch.randn(3, 4, 6))
+    assert found.gone == ("a", "b")
+    assert isinstance(found.model, Net)
+
+
+class Masked(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.o = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2))
+
+    def forward(self, x, mask):
+        return self.o(x if mask is None else x * mask)
+
+
+def test_parts_that_are_called_with_other_things_are_named():
+    torch.manual_seed(0)
+    net = Masked().eval()
+    kill(net, 0.5)
+    found = th.remove_dead(net, (torch.randn(2, 4), None))
+    assert found.left_alone == {"the model": "it is called with other things than tensors, or by keyword"}
+    assert "o.0" in found.layers
+
+
+def test_a_mapping_of_outputs_is_compared():
+    torch.manual_seed(0)
+    net = Net(hidden, e=nn.Linear(8, 8), b=nn.Linear(8, 8), o=nn.Linear(8, 3)).eval()
+    kill(net, 0.5)
+    x = torch.randn(4, 8)
+    found = th.remove_dead(net, x).model
+    torch.testing.assert_close(found(x)["scores"], net(x)["scores"])
+    with pytest.raises(ValueError, match="the model returns no tensor that could be compared"):
+        th.remove_dead(Net(lambda net, x: 3), x)
 
 
 def test_bad_input():

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from torch_halo.cli.subjects import add_subject, given_subject, pruned_file, tes
 from torch_halo.deployment import compress, deploy, load_compressed, remove_dead
 from torch_halo.deployment.compressed import VALUES
 from torch_halo.deployment.deploying import ENGINES
-from torch_halo.deployment.export import FORMATS, export
+from torch_halo.deployment.export import FORMATS, check_export, export
 from torch_halo.figures import sparsity
 from torch_halo.files import check_writable
 from torch_halo.models import MODELS
@@ -69,10 +70,20 @@ def _deploy(options: argparse.Namespace) -> int:
         torch.set_num_threads(whole("--threads", options.threads, at_least=1))
     found, model, example = _network(options)
     about = {"halo": json.dumps(found.config.as_dict())}
-    accuracies = [("network", _accuracy(found, model))]
-    written = compress(model, options.output, values=options.values, zstd=not options.no_zstd, metadata=about)
     again = MODELS[found.config.model.name](found.data.input_shape, found.data.classes, **found.config.model.options)
-    load_compressed(options.output, again)
+    with tempfile.TemporaryDirectory(dir=options.output.parent, prefix=".") as folder:
+        file = Path(folder) / options.output.name  # which takes its place when all is done
+        written = compress(model, file, values=options.values, zstd=not options.no_zstd, metadata=about)
+        load_compressed(file, again)
+        _report(options, found, model, again, example)
+        file.replace(options.output)
+    say(f"written: {replace(written, path=options.output)}")
+    return 0
+
+
+def _report(options: argparse.Namespace, found: Subject, model: nn.Module, again: nn.Module, example: Tensor) -> None:
+    """Say how good and how fast the network is, and what it is from the file."""
+    accuracies = [("network", _accuracy(found, model))]
     accuracies.append(("from the file", _accuracy(found, again)))
     fast, times = deploy(again, example, options.engine)
     accuracies.append(("deployed", _accuracy(found, fast)))
@@ -80,13 +91,12 @@ def _deploy(options: argparse.Namespace) -> int:
     say("")
     say("\n".join(table([("", "test accuracy"), *((name, f"{x:.2f} %") for name, x in accuracies)])))
     say(f"zeros {sparsity(model).sparsity:.2%}, {times.times:.2f} times faster at batch {len(example)}")
-    say(f"written: {written}")
-    return 0
 
 
 def _export(options: argparse.Namespace) -> int:
-    options.batch = max(options.batch, 2)  # so that the batch's size can vary
+    check_export(options.output, options.format, options.sparse)
     _, model, example = _network(options)
+    example = example if len(example) > 1 else example.repeat_interleave(2, 0)  # so that the batch's size can vary
     removed = remove_dead(model, example)
     say(str(removed))
     say(f"written: {export(removed.model, example, options.output, options.format, sparse=options.sparse)}")

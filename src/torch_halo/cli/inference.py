@@ -1,6 +1,7 @@
 """`halo bench inference`."""
 
 import argparse
+import copy
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -83,7 +84,7 @@ def _networks(options: argparse.Namespace, levels: Sequence[float]) -> Iterator[
     options.path = path if levels else pruned_file(path)
     found, config = given_subject(options, [])
     for level in levels or [0.0]:
-        model = found.module.cpu().eval()
+        model = copy.deepcopy(found.module).cpu().eval()
         if level:
             prune_(model, sparsity=level, scope=config.pruning.scope, select=config.shrinking.select)
         yield f"{config.model.name} on {config.data.name} ({path.name})", model, test_inputs(found.data)

@@ -1,10 +1,13 @@
 """Attention whose projections are layers of their own, so that each can have its own engine."""
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from torch_halo.deployment.regions import is_plain, replace_module
 
 
 class Attention(nn.Module):
@@ -81,7 +84,7 @@ class Attention(nn.Module):
         return None if found is None else found.expand(len(q), self.heads, q.shape[2], k.shape[2])
 
 
-def can_split(attention: nn.MultiheadAttention) -> bool:
+def can_split(attention: Any) -> bool:
     """Whether `Attention` computes all that this one does."""
     return attention.bias_k is None and attention.bias_v is None and not attention.add_zero_attn
 
@@ -89,12 +92,8 @@ def can_split(attention: nn.MultiheadAttention) -> bool:
 def split_attention(model: nn.Module) -> nn.Module:
     """The model with every attention in four layers, in place; the fast paths that read weights are closed."""
     for name, module in list(model.named_modules()):
-        if isinstance(module, nn.MultiheadAttention) and can_split(module):
-            parent, _, own = name.rpartition(".")
-            split = Attention(module).eval()
-            if not name:
-                return split
-            setattr(model.get_submodule(parent), own, split)
+        if is_plain(module, (nn.MultiheadAttention,)) and can_split(module):
+            model = replace_module(model, name, Attention(module).eval())
     for module in model.modules():
         if isinstance(module, nn.TransformerEncoderLayer):
             module.activation_relu_or_gelu = 0

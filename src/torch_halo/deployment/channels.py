@@ -8,23 +8,26 @@ another constant.
 """
 
 import operator
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
-from torch.nn.modules.batchnorm import _BatchNorm
 
-from torch_halo.deployment.regions import Elementwise
+from torch_halo.deployment.regions import Branchless, is_plain
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+LAYERS = (nn.Linear, *CONVOLUTIONS)
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 Layer = nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.Linear
+BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
 
 _ELEMENTWISE = (
     *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish, nn.Sigmoid, nn.Tanh),
-    *(nn.Hardtanh, nn.Hardswish, nn.Hardsigmoid, nn.Softplus, nn.Softsign, nn.Identity, Elementwise),
+    *(nn.Hardtanh, nn.Hardswish, nn.Hardsigmoid, nn.Softplus, nn.Softsign, nn.Identity),
     *(nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout),
 )
 _FUNCTIONS = {
@@ -42,20 +45,6 @@ _POOL_FUNCTIONS = {
     *(F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d),
 }
 _ADDITIONS = {operator.add, operator.iadd, torch.add}
-_SHAPES = {"size", "dim"}
-
-
-class Shift(nn.Module):
-    """Adds a constant to each channel: what a removed branch had to say."""
-
-    def __init__(self, shift: Tensor, axes_after: int) -> None:
-        super().__init__()
-        self.axes_after = axes_after
-        self.shift = nn.Parameter(shift, requires_grad=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """x, shifted."""
-        return x + self.shift.reshape(-1, *[1] * self.axes_after)
 
 
 @dataclass
@@ -104,24 +93,28 @@ class Channels:
     repeat: int
     value: Tensor
     known: Tensor
+    is_bare: bool = False  # without the other axes: what is left of a branch
 
-    def after(self, value: Tensor | None = None, known: Tensor | None = None, axis: int | None = None) -> "Channels":
+    def after(self, value: Tensor | None = None, known: Tensor | None = None) -> "Channels":
         """The same channels behind another operation."""
-        return Channels(
-            self.space,
-            self.axis if axis is None else axis,
-            self.repeat,
-            self.value if value is None else value,
-            self.known if known is None else known,
-        )
+        return replace(self, value=self.value if value is None else value, known=self.known if known is None else known)
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A module whose output is constant, and added to something: (its node, the constants, the axes behind them)."""
+
+    node: fx.Node
+    value: Tensor
+    axes_after: int
 
 
 @dataclass
 class Analysis:
-    """All spaces of a graph, and the additions of which one side is constant: (node, constant operand's index)."""
+    """All spaces of a graph, and its constant branches."""
 
     spaces: list[Space] = field(default_factory=list)
-    constant_sides: list[tuple[fx.Node, int, Tensor]] = field(default_factory=list)
+    branches: list[Branch] = field(default_factory=list)
 
 
 class _Walk:
@@ -131,13 +124,16 @@ class _Walk:
         self.modules = dict(graph.named_modules())
         self.at: dict[fx.Node, Channels | None] = {}
         self.result = Analysis()
-        called = [self.modules[str(node.target)] for node in graph.graph.nodes if node.op == "call_module"]
-        owners = [id(p) for module in set(called) for p in module.parameters(recurse=False)]
-        # What is called twice, or has a weight that another one has too, stays as it is.
+        nodes = list(graph.graph.nodes)
+        called = [self.modules[str(node.target)] for node in nodes if node.op == "call_module"]
+        read = [id(operator.attrgetter(str(node.target))(graph)) for node in nodes if node.op == "get_attr"]
+        calls = Counter(map(id, called))
+        owners = Counter(read + [id(p) for module in set(called) for p in module.parameters(recurse=False)])
+        # What is called twice, or has a weight that is read elsewhere too, stays as it is.
         self.shared = {
             id(module)
             for module in called
-            if called.count(module) > 1 or any(owners.count(id(p)) > 1 for p in module.parameters(recurse=False))
+            if calls[id(module)] > 1 or any(owners[id(p)] > 1 for p in module.parameters(recurse=False))
         }
 
     def run(self, graph: fx.Graph) -> Analysis:
@@ -148,12 +144,12 @@ class _Walk:
 
     def _of(self, node: fx.Node) -> Channels | None:
         if not isinstance(_shape(node), torch.Size):
-            if node.op == "output" or not _is_shape(node):
+            if not self._is_size(node):
                 self._freeze(node)
             return None
         source = node.args[0] if node.args and isinstance(node.args[0], fx.Node) else None
         given, rule = self.at.get(source) if source is not None else None, self._rule(node)
-        if given is None and rule == self._layer:
+        if given is None and rule in (self._layer, self._branchless):
             given = self._outside(self.modules[str(node.target)], len(_shape(node)))
         found = None if given is None or rule is None else rule(node, given)
         if found is None:
@@ -163,15 +159,15 @@ class _Walk:
     def _rule(self, node: fx.Node) -> Callable[[fx.Node, Channels], Channels | None] | None:
         if node.op == "call_module":
             module = self.modules[str(node.target)]
-            if isinstance(module, (nn.Linear, *CONVOLUTIONS)):
-                return self._layer
-            if isinstance(module, (_BatchNorm, Shift)):
-                return self._passer
-            if isinstance(module, _ELEMENTWISE):
-                return self._elementwise
-            if isinstance(module, (*_POOLS, *_AVERAGE_POOLS)):
-                return self._pool
-            return self._flatten if isinstance(module, nn.Flatten) else None
+            rules: dict[tuple[type[nn.Module], ...], Callable[[fx.Node, Channels], Channels | None]] = {
+                LAYERS: self._layer,
+                BATCH_NORMS: self._batch_norm,
+                _ELEMENTWISE: self._elementwise,
+                (*_POOLS, *_AVERAGE_POOLS): self._pool,
+                (nn.Flatten,): self._flatten,
+                (Branchless,): self._branchless,
+            }
+            return next((rule for kinds, rule in rules.items() if is_plain(module, kinds)), None)
         target = node.target
         if target in _ADDITIONS:
             return self._add
@@ -181,26 +177,46 @@ class _Walk:
             return self._same
         if target is F.dropout:
             return self._dropout
-        if target in (torch.flatten, "flatten", "view", "reshape", torch.reshape):
+        if target in (torch.flatten, "flatten", "view", "reshape"):
             return self._flatten
         return self._mean if target in ("mean", torch.mean) else None
 
-    def _outside(self, layer: Layer, axes: int) -> Channels:
+    def _outside(self, layer: Any, axes: int) -> Channels:
         """Channels that come from an input or from something unknown: they stay, and nothing is known of them."""
-        size = layer.weight.shape[1]
+        size = 1 if isinstance(layer, Branchless) else layer.weight.shape[1]
         axis = axes - 1 if isinstance(layer, nn.Linear) else 1
-        nothing = torch.zeros(size, device=layer.weight.device)
+        nothing = torch.zeros(size)
         return Channels(Space(size, frozen=True), axis, 1, nothing.double(), nothing.bool())
+
+    def _is_size(self, node: fx.Node) -> bool:
+        """Whether a node only asks for a size that no removed channel changes."""
+        source = node.args[0] if node.args else None
+        given = self.at.get(source) if isinstance(source, fx.Node) else None
+        if node.target == "dim":
+            return True
+        if (node.target is getattr and node.args[1] == "shape") or (node.target == "size" and len(node.args) == 1):
+            return all(user.target is operator.getitem for user in node.users)
+        asked = node.args[1] if node.target in ("size", operator.getitem) and len(node.args) > 1 else None
+        if node.target is operator.getitem and isinstance(source, fx.Node):
+            source = source.args[0]
+            given = self.at.get(source) if isinstance(source, fx.Node) else None
+        if not isinstance(asked, int):
+            return False
+        is_channel = given is not None and asked % len(_shape(source)) == given.axis
+        if is_channel and given is not None:
+            given.space.root().frozen = True
+        return True
 
     def _layer(self, node: fx.Node, given: Channels) -> Channels | None:
         layer = self.modules[str(node.target)]
-        assert isinstance(layer, (nn.Linear, *CONVOLUTIONS))
-        axes = len(_shape(node))
-        is_linear = isinstance(layer, nn.Linear)
+        assert isinstance(layer, LAYERS)
+        axes, is_linear = len(_shape(node)), isinstance(layer, nn.Linear)
         axis = axes - 1 if is_linear else 1
-        if id(layer) in self.shared or given.axis != axis or (not is_linear and given.repeat != 1):
+        if id(layer) in self.shared or given.axis != axis or given.is_bare:
             return None
-        if not is_linear and (layer.groups != 1 or layer.padding_mode != "zeros"):
+        if not is_linear and (
+            layer.groups != 1 or layer.padding_mode != "zeros" or given.repeat != 1 or axes != layer.weight.ndim
+        ):
             return None
         given.space.root().readers.append(Reader(layer, given.repeat, given.value, given.known))
         return self._made(layer, given.value, given.known, axis)
@@ -217,23 +233,25 @@ class _Walk:
         self.result.spaces.append(space)
         return Channels(space, axis, 1, level, constant)
 
-    def _passer(self, node: fx.Node, given: Channels) -> Channels | None:
+    def _batch_norm(self, node: fx.Node, given: Channels) -> Channels | None:
         module = self.modules[str(node.target)]
-        if id(module) in self.shared or given.repeat != 1:
+        assert isinstance(module, BATCH_NORMS)
+        if id(module) in self.shared or given.repeat != 1 or given.is_bare:
             return None
-        if isinstance(module, _BatchNorm) and (given.axis != 1 or module.running_mean is None or module.training):
+        if given.axis != 1 or module.running_mean is None or module.training:
             return None
         given.space.root().passers.append(module)
-        return given.after(self._applied(module, given, node))
+        scale, shift = batch_norm_line(module)
+        return given.after(given.value * scale + shift)
 
-    def _applied(self, module: nn.Module, given: Channels, node: fx.Node) -> Tensor:
-        """What becomes of the constants."""
-        if isinstance(module, Shift):
-            return given.value + module.shift.detach().double()
-        assert isinstance(module, _BatchNorm)
-        with torch.no_grad():
-            scale, shift = batch_norm_line(module)
-            return given.value * scale + shift
+    def _branchless(self, node: fx.Node, given: Channels) -> Channels | None:
+        module = self.modules[str(node.target)]
+        assert isinstance(module, Branchless)
+        value = module.value.detach().double()
+        space = Space(len(value), passers=[module])
+        self.result.spaces.append(space)
+        # Its axis, once it is added to something: that of what has as many axes behind it.
+        return Channels(space, -1 - module.axes_after, 1, value, torch.ones_like(value).bool(), is_bare=True)
 
     def _elementwise(self, node: fx.Node, given: Channels) -> Channels | None:
         rest = node.args[1:]
@@ -250,7 +268,7 @@ class _Walk:
             return given.after(node.target(value, *rest, **settings))
 
     def _same(self, node: fx.Node, given: Channels) -> Channels | None:
-        return given if given.axis == 1 else None
+        return given if given.axis == 1 and not given.is_bare else None
 
     def _dropout(self, node: fx.Node, given: Channels) -> Channels | None:
         settings = dict(zip(("input", "p", "training"), node.args, strict=False)) | node.kwargs
@@ -258,7 +276,7 @@ class _Walk:
 
     def _pool(self, node: fx.Node, given: Channels) -> Channels | None:
         module = self.modules[str(node.target)]
-        if given.axis != 1 or given.repeat != 1:
+        if given.axis != 1 or given.repeat != 1 or given.is_bare:
             return None
         if isinstance(module, _AVERAGE_POOLS):
             if getattr(module, "divisor_override", None):
@@ -271,8 +289,12 @@ class _Walk:
         source = node.args[0]
         assert isinstance(source, fx.Node)
         before, after = _shape(source), _shape(node)
-        if before == after:
-            return given
+        if node.target in ("view", "reshape"):
+            sizes = node.args[1:] if not isinstance(node.args[1], (tuple, list)) else node.args[1]
+            if any(isinstance(size, int) and size > 0 for size in sizes[1:]):  # it was written down
+                return None
+        if given.is_bare or before == after:
+            return None if given.is_bare else given
         if given.axis != 1 or len(after) != 2 or after[0] != before[0] or given.repeat != 1:
             return None
         repeat = before[2:].numel()
@@ -283,23 +305,40 @@ class _Walk:
         source = node.args[0]
         assert isinstance(source, fx.Node)
         before, after = _shape(source), _shape(node)
-        is_pool = given.axis == 1 and given.repeat == 1 and after[:2] == before[:2]
+        asked: Any = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim")
+        axes = (
+            {axis % len(before) for axis in (asked if isinstance(asked, (tuple, list)) else [asked])} if asked else {0}
+        )
+        is_pool = given.axis == 1 and given.repeat == 1 and not given.is_bare and min(axes) > 1
         return given if is_pool and set(after[2:]) <= {1} else None
 
     def _add(self, node: fx.Node, given: Channels) -> Channels | None:
         sides = node.args[:2]
-        both = [self.at.get(side) if isinstance(side, fx.Node) else None for side in sides]
-        left, right = both
-        if left is None or right is None or node.kwargs or _shape(sides[0]) != _shape(sides[1]):
+        left, right = (self.at.get(side) if isinstance(side, fx.Node) else None for side in sides)
+        if left is None or right is None or node.kwargs or left.repeat != right.repeat:
             return None
-        if left.axis != right.axis or left.repeat != right.repeat:
+        axes = len(_shape(node))
+        if left.is_bare or right.is_bare:
+            full, bare = (right, left) if left.is_bare else (left, right)
+            if full.is_bare or bare.axis % axes != full.axis:
+                return None
+        elif _shape(sides[0]) != _shape(sides[1]) or left.axis != right.axis:
             return None
-        for i, side in enumerate((left, right)):
-            if side.known.all() and side.repeat == 1:
-                self.result.constant_sides.append((node, i, side.value))
-                break
+        if not left.is_bare and not right.is_bare:  # of two constant sides one must keep its other axes
+            branches = [self._branch(side, axes) for side in sides]
+            self.result.branches += [branch for branch in branches if branch is not None][:1]
         left.space.root().tie(right.space)
-        return left.after(left.value + right.value, left.known & right.known)
+        found = right if left.is_bare else left
+        return found.after(left.value + right.value, left.known & right.known)
+
+    def _branch(self, node: Any, axes: int) -> Branch | None:
+        """If one side of an addition is constant, and read by nothing else: the module from which on it is."""
+        while isinstance(node, fx.Node) and node.op != "call_module" and len(node.users) == 1:
+            node = node.args[0] if node.args else None
+        at = self.at.get(node) if isinstance(node, fx.Node) and node.op == "call_module" else None
+        if at is None or not at.known.all() or at.is_bare or at.repeat != 1 or len(node.users) != 1:
+            return None
+        return Branch(node, at.value, axes - 1 - at.axis)
 
     def _freeze(self, node: fx.Node) -> None:
         for source in node.all_input_nodes:
@@ -320,12 +359,13 @@ def is_padded(layer: Layer) -> bool:
     return layer.padding == "same" or (layer.padding != "valid" and any(_tuple(layer.padding)))
 
 
-def batch_norm_line(module: _BatchNorm) -> tuple[Tensor, Tensor]:
+def batch_norm_line(module: BatchNorm) -> tuple[Tensor, Tensor]:
     """What batch norm is in evaluation: scale·x + shift, by channel."""
+    weight, bias = (None if x is None else x.detach() for x in (module.weight, module.bias))
     assert module.running_mean is not None
     assert module.running_var is not None
-    weight = torch.ones_like(module.running_mean) if module.weight is None else module.weight
-    bias = torch.zeros_like(module.running_mean) if module.bias is None else module.bias
+    weight = torch.ones_like(module.running_mean) if weight is None else weight
+    bias = torch.zeros_like(module.running_mean) if bias is None else bias
     scale = weight.double() / (module.running_var.double() + module.eps).sqrt()
     return scale, bias.double() - module.running_mean.double() * scale
 
@@ -333,15 +373,6 @@ def batch_norm_line(module: _BatchNorm) -> tuple[Tensor, Tensor]:
 def _shape(node: Any) -> Any:
     meta = node.meta.get("tensor_meta") if isinstance(node, fx.Node) else None
     return getattr(meta, "shape", None)
-
-
-def _is_shape(node: fx.Node) -> bool:
-    """Whether a node only asks for sizes."""
-    return (
-        node.target in _SHAPES
-        or (node.target is getattr and node.args[1] == "shape")
-        or node.target is operator.getitem
-    )
 
 
 def _tuple(value: Any) -> tuple[int, ...]:

@@ -16,11 +16,12 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from torch_halo.checks import Table, extra
-from torch_halo.deployment.packing import Codec, Entry, pack, unpack
+from torch_halo.deployment.packing import DTYPES, Codec, Entry, pack, unpack
 from torch_halo.files import check_writable, write_whole
 from torch_halo.models.loading import load_state, load_weights
 
 FORMAT, VERSION = "torch-halo", 1
+RESERVED = {"format", "version", "codec", "tensors", "checksum"}
 LEVEL = 9  # of zstd: 19 takes twenty times as long for four hundredths less
 VALUES: Table[torch.dtype | None] = Table(
     "kind of values", {"exact": None, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -61,6 +62,8 @@ def compress(
     """
     path, rounded = Path(path), VALUES[values]
     check_writable(path)
+    if taken := set(metadata or {}) & RESERVED:
+        raise ValueError(f"metadata: {', '.join(sorted(taken))} is the format's own; choose another name")
     squeeze = _squeeze() if zstd else bytes
     entries: dict[str, Entry] = {}
     parts: dict[str, bytes] = {}
@@ -90,7 +93,14 @@ def compress(
 def load_compressed(path: str | Path, model: nn.Module) -> nn.Module:
     """Load into a model what `compress` wrote; the model is untouched if anything is wrong."""
     path = Path(path)
-    return load_state(model, read_compressed(path), path)
+    state = read_compressed(path)
+    for name, tensor, other in _tensors(model):
+        found = state.get(name, tensor)
+        if found.dtype != tensor.dtype:
+            raise ValueError(f"{path} does not fit the model: {name} is of {found.dtype}, not {tensor.dtype}")
+        if other and not torch.equal(found, state.get(other, found)):
+            raise ValueError(f"{path} does not fit the model: {name} and {other} are one there, and two in the file")
+    return load_state(model, state, path)
 
 
 def read_compressed(path: Path) -> dict[str, Tensor]:
@@ -147,6 +157,8 @@ def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor, str]]:
     for name, value in model.state_dict().items():
         if not isinstance(value, Tensor):
             raise ValueError(f"{name} of the state dict is no tensor but {type(value).__name__}; it cannot be kept")
+        if value.dtype not in DTYPES.values():
+            raise ValueError(f"{name} is of {value.dtype}; known: {', '.join(DTYPES)}")
         if isinstance(value, DTensor) or value.layout is not torch.strided or value.is_meta:
             raise ValueError(f"{name} is sharded, sparse or on the meta device; plain dense tensors are needed")
         key = (value.data_ptr(), value.shape, value.stride(), value.dtype)

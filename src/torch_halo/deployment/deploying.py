@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -10,11 +10,12 @@ from torch import Tensor, nn
 
 from torch_halo.checks import Table
 from torch_halo.deployment.attention import split_attention
-from torch_halo.deployment.comparison import as_inputs, difference, outputs
+from torch_halo.deployment.comparison import answers, as_inputs, difference, own_copy
 from torch_halo.deployment.folding import fold_batch_norm
 from torch_halo.deployment.kernel import has_numba
 from torch_halo.deployment.layers import NumbaChain, sparse_layer
-from torch_halo.deployment.removal import remove_dead
+from torch_halo.deployment.regions import is_plain, owned, replace_module
+from torch_halo.deployment.removal import count_parameters, remove_dead
 from torch_halo.deployment.timing import medians
 
 LEAST = 0.6  # below this share of zeros no sparse engine has a chance; none wins below about 0.8
@@ -43,8 +44,8 @@ class Times:
     dense: float  # seconds of the model as it was given, for the example
     now: float
     threads: int
+    parameters: tuple[int, int]  # of the model as it was given, and without its dead structure if that was removed
     notes: tuple[str, ...] = ()
-    parameters: tuple[int, int] = (0, 0)
 
     @property
     def times(self) -> float:
@@ -83,29 +84,37 @@ def deploy(model: nn.Module, example_input: Any, engine: Engine = "auto") -> Dep
     convolutions, and each linear layer and convolution is timed on the input that it gets, dense
     against torch's sparse matrices ("csr") and our kernel ("numba"), with torch's number of threads;
     the fastest stays. Another engine than "auto" is used wherever it can be, and timed beside dense.
-    Outputs are compared with the model's own. If all of it is not faster, or differs, the model
-    comes back dense, and the table says so. Inputs of other shapes work as before.
+    Outputs are compared with the model's own, for the example, and for it negated and enlarged. If
+    the whole is slower or differs, the model comes back without engines, or as it was, and the table
+    says so. Inputs of other sizes work wherever they did before.
     """
     names, inputs = ENGINES[engine], as_inputs(example_input)
     if engine == "numba" and not has_numba():
         raise ImportError("the engine numba needs numba: pip install 'torch-halo[numba]'")
-    dense = copy.deepcopy(model).eval()
+    dense = own_copy(model)
     work = _Work(dense, inputs, tuple(name for name in names if name != "numba" or has_numba()))
     if len(work.engines) < len(names):
         work.notes.append("numba is not installed (pip install 'torch-halo[numba]'): convolutions stay dense")
-    fast, layers = work.done(is_forced=engine in ("csr", "numba"))
-    found = difference(outputs(fast, inputs), outputs(dense, inputs))
-    if found.too_large:
-        work.notes.append(f"the outputs differed by {found}: deployed dense")
-        fast, layers = dense, _all_dense(layers)
+    stages = work.stages(is_forced=engine in ("csr", "numba"))
     with torch.no_grad():
-        times = medians({"dense": lambda: dense(*inputs), "now": lambda: fast(*inputs)}, seconds=2.0)
-    if times["now"] > times["dense"] and engine == "auto":
-        work.notes.append(f"as a whole it took {_ms(times['now'])} ms, which is slower: deployed dense")
-        fast, layers, times = dense, _all_dense(layers), {**times, "now": times["dense"]}
-    counts = (_count(dense), _count(work.small))
-    table = Times(tuple(layers), times["dense"], times["now"], torch.get_num_threads(), tuple(work.notes), counts)
-    return Deployed(fast, table)
+        seconds = medians({name: _call(stage.model, inputs) for name, stage in stages.items()}, seconds=2.0)
+    best = next(iter(stages)) if engine != "auto" else min(seconds, key=lambda name: seconds[name])
+    if best != next(iter(stages)):
+        first = next(iter(stages))
+        work.notes.append(f"{first} it took {_ms(seconds[first])} ms as a whole, which is slower: deployed {best}")
+    chosen = stages[best]
+    counts = (count_parameters(dense), chosen.parameters)
+    times = (seconds["as it was"], seconds[best])
+    return Deployed(chosen.model, Times(chosen.layers, *times, torch.get_num_threads(), counts, tuple(work.notes)))
+
+
+@dataclass(frozen=True)
+class _Stage:
+    """A model that could be deployed."""
+
+    model: nn.Module
+    layers: tuple[LayerTimes, ...]
+    parameters: int
 
 
 @dataclass
@@ -116,83 +125,90 @@ class _Work:
     inputs: tuple[Any, ...]
     engines: tuple[str, ...]
     notes: list[str] = field(default_factory=list)
-    small: nn.Module = field(init=False)
 
-    def done(self, *, is_forced: bool) -> tuple[nn.Module, list[LayerTimes]]:
-        """The model with an engine for each layer, and their times."""
-        self.small = self.dense
-        try:
-            removal = remove_dead(self.dense, self.inputs)
-            self.small = removal.model
-            self.notes += [f"left alone: {name} ({why})" for name, why in removal.left_alone.items()]
-        except ValueError as error:
-            self.notes.append(f"nothing was removed: {error}")
-        fast = copy.deepcopy(self.small)
-        fold_batch_norm(fast, self.inputs)
-        fast = split_attention(_as_linear(fast))
-        seen = _seen(fast, self.inputs)
-        found = []
+    def stages(self, *, is_forced: bool) -> dict[str, _Stage]:
+        """What gives the model's own outputs: it with engines, it without dead structure, and as it was."""
+        removal = remove_dead(self.dense, self.inputs)
+        self.notes += [f"left alone: {name} ({why})" for name, why in removal.left_alone.items()]
+        folded = removal.model
+        fold_batch_norm(folded, self.inputs)
+        layers: list[LayerTimes] = []
+        found: dict[str, _Stage] = {}
+        makers: dict[str, Callable[[], nn.Module]] = {
+            "with engines": lambda: self._with_engines(copy.deepcopy(folded), layers, is_forced),
+            "without engines": lambda: folded,
+        }
+        wanted = answers(self.dense, self.inputs)
+        for name, make in makers.items():
+            try:
+                made = make().eval()
+                differs = difference(answers(made, self.inputs), wanted)
+                reason = f"the outputs would differ by {differs}" if differs.too_large else ""
+            except Exception as error:  # whatever a forward does with layers that are not as they were
+                reason = f"it would fail: {error}".splitlines()[0]
+            if reason:
+                self.notes.append(f"not {name}: {reason}")
+                continue
+            own = layers if name == "with engines" else [replace(layer, engine="dense") for layer in layers]
+            found[name] = _Stage(made, tuple(own), removal.parameters[1])
+        kept = tuple(replace(layer, engine="dense") for layer in layers)
+        return {**found, "as it was": _Stage(self.dense, kept, removal.parameters[0])}
+
+    def _with_engines(self, model: nn.Module, layers: list[LayerTimes], is_forced: bool) -> nn.Module:
+        """An engine for each layer, in place; their times go into `layers`."""
+        model = split_attention(_as_linear(model))
+        seen = _seen(model, self.inputs)
+        runs = list(_runs(model, seen)) if "numba" in self.engines else []
         for name, (layer, x) in seen.items():
             chosen, times = self._chosen(name, layer, x, is_forced)
-            found.append(times)
+            layers.append(times)
             if chosen is not None:
-                parent, _, own = name.rpartition(".")
-                if not name:
-                    fast = chosen
-                else:
-                    setattr(fast.get_submodule(parent), own, chosen)
-        if "numba" in self.engines:
-            self._chain(fast, seen, found)
-        if seen and not any(layer.sparsity >= LEAST for layer in found):
-            most = max(layer.sparsity for layer in found)
+                model = replace_module(model, name, chosen)
+        if seen and max(layer.sparsity for layer in layers) < LEAST:
+            most = max(layer.sparsity for layer in layers)
             self.notes.append(f"no layer has {LEAST:.0%} zeros (the most is {most:.1%}): prune it first")
-        return fast.eval(), found
+        for run in runs:
+            self._chain(run, seen, layers)
+        return model
 
     @torch.no_grad()
-    def _chain(self, fast: nn.Module, seen: dict[str, tuple[Any, Tensor]], found: list[LayerTimes]) -> None:
-        """Runs of linear layers and ReLUs in one call, where that is faster; in place."""
-        for run in list(_runs(fast, seen)):
-            layers, x = [(seen[name][0], has_relu) for name, has_relu in run.layers], seen[run.layers[0][0]][1]
-            zeros = sum(int((layer.weight == 0).sum()) for layer, _ in layers)
-            sparsity = zeros / sum(layer.weight.numel() for layer, _ in layers)
-            if sparsity < LEAST or x.dtype != torch.float32 or x.device.type != "cpu":
-                continue
-            whole = NumbaChain(layers)
-            dense = nn.Sequential(
-                *(m for layer, has_relu in layers for m in ([layer, nn.ReLU()] if has_relu else [layer]))
-            )
-            functions = {"dense": dense, "one by one": run.module[run.first : run.last], "numba": whole}
-            times = medians({key: _call(module, x) for key, module in functions.items()})
-            if min(times, key=lambda key: times[key]) != "numba" or difference([whole(x)], [dense(x)]).too_large:
-                continue
-            run.module[run.first] = whole
-            for i in range(run.first + 1, run.last):
-                run.module[i] = nn.Identity()
-            names = [name for name, _ in run.layers]
-            place = next(i for i, layer in enumerate(found) if layer.name == names[0])
-            found[:] = [layer for layer in found if layer.name not in names]
-            found.insert(place, LayerTimes(f"{names[0]} to {names[-1]}", sparsity, "numba", times))
-
-    @torch.no_grad()
-    def _chosen(self, name: str, layer: nn.Module, x: Tensor, is_forced: bool) -> tuple[nn.Module | None, LayerTimes]:
-        weight = layer.weight
-        assert isinstance(weight, Tensor)
-        zeros = float((weight == 0).double().mean()) if weight.numel() else 0.0
+    def _chosen(self, name: str, layer: Any, x: Tensor, is_forced: bool) -> tuple[nn.Module | None, LayerTimes]:
+        """The fastest twin of a layer; None if that is the layer itself."""
+        zeros = float((layer.weight == 0).double().mean()) if layer.weight.numel() else 0.0
         twins: dict[str, nn.Module] = {"dense": layer}
-        if zeros >= LEAST and weight.dtype == x.dtype == torch.float32 and weight.device.type == "cpu":
-            wanted = layer(x)
+        if zeros >= LEAST and layer.weight.dtype == x.dtype == torch.float32 and layer.weight.device.type == "cpu":
             for engine in self.engines:
                 twin = sparse_layer(engine, layer)
-                if twin is not None and not difference([twin(x)], [wanted]).too_large:
+                if twin is not None and not difference([twin(x)], [layer(x)]).too_large:
                     twins[engine] = twin
-        functions: dict[str, Callable[[], Any]] = {key: _call(twin, x) for key, twin in twins.items()}
-        times = medians(functions)
+        times = medians({key: _call(twin, (x,)) for key, twin in twins.items()})
         best = min(times, key=lambda key: times[key])
         if is_forced and len(twins) > 1:
             best = next(key for key in times if key != "dense")
         elif times[best] > MARGIN * times["dense"]:
             best = "dense"
         return None if best == "dense" else twins[best], LayerTimes(name, zeros, best, times)
+
+    @torch.no_grad()
+    def _chain(self, run: "_Run", seen: dict[str, tuple[Any, Tensor]], found: list[LayerTimes]) -> None:
+        """Linear layers and ReLUs that follow each other in one call, in place, where that is faster."""
+        layers, x = [(seen[name][0], has_relu) for name, has_relu in run.layers], seen[run.layers[0][0]][1]
+        weights = [layer.weight for layer, _ in layers]
+        sparsity = sum(int((w == 0).sum()) for w in weights) / sum(w.numel() for w in weights)
+        if sparsity < LEAST or x.dtype != torch.float32 or x.device.type != "cpu":
+            return
+        whole = NumbaChain(layers)
+        modules = {"dense": nn.Sequential(*run.before), "one by one": run.module[run.first : run.last], "numba": whole}
+        times = medians({key: _call(module, (x,)) for key, module in modules.items()})
+        if min(times, key=lambda key: times[key]) != "numba":
+            return
+        run.module[run.first] = whole
+        for i in range(run.first + 1, run.last):
+            run.module[i] = nn.Identity()
+        names = [name for name, _ in run.layers]
+        place = next(i for i, layer in enumerate(found) if layer.name == names[0])
+        found[:] = [layer for layer in found if layer.name not in names]
+        found.insert(place, LayerTimes(f"{names[0]} to {names[-1]}", sparsity, "numba", times))
 
 
 @dataclass(frozen=True)
@@ -203,83 +219,86 @@ class _Run:
     first: int
     last: int
     layers: list[tuple[str, bool]]
+    before: list[nn.Module]  # the children as they were
 
 
-def _runs(model: nn.Module, seen: dict[str, tuple[nn.Module, Tensor]]) -> Iterator[_Run]:
-    """Runs of two linear layers and more."""
-    for prefix, module in model.named_modules():
-        if not isinstance(module, nn.Sequential):
+def _runs(model: nn.Module, seen: "_Seen") -> Iterator[_Run]:
+    """Runs of two linear layers and more, in Sequentials that are called as such."""
+    for prefix, module in owned(model, (nn.Sequential,)):
+        if prefix not in seen.sequentials:
             continue
         names = [f"{prefix}.{name}".lstrip(".") for name in module._modules]
         layers: list[tuple[str, bool]] = []
         first = 0
         for i, child in enumerate([*module, None]):
-            is_linear = i < len(names) and names[i] in seen and isinstance(seen[names[i]][0], nn.Linear)
-            if is_linear:
+            if i < len(names) and names[i] in seen and type(child) is nn.Linear:
                 first = first if layers else i
                 layers.append((names[i], False))
-            elif isinstance(child, nn.ReLU) and layers:
+            elif child is not None and is_plain(child, (nn.ReLU,)) and layers:
                 layers[-1] = (layers[-1][0], True)
             else:
                 if len(layers) > 1:
-                    yield _Run(module, first, i, layers)
+                    yield _Run(module, first, i, layers, list(module)[first:i])
                 layers = []
 
 
-def _seen(model: nn.Module, inputs: tuple[Any, ...]) -> dict[str, tuple[nn.Module, Tensor]]:
-    """The layers that could have an engine, each with the first input that it gets."""
-    found: dict[str, tuple[nn.Module, Tensor]] = {}
+class _Seen(dict[str, tuple[Any, Tensor]]):
+    """Layers with the first input that each gets; and the Sequentials that are called as often as their children."""
+
+    sequentials: set[str]
+
+
+def _seen(model: nn.Module, inputs: tuple[Any, ...]) -> _Seen:
+    """The layers that could have an engine, and the Sequentials that could be one call."""
+    found, calls = _Seen(), dict[str, int]()
     hooks = []
-    for name, module in _layers(model):
+    inside = {id(part) for m in model.modules() if isinstance(m, nn.MultiheadAttention) for part in m.modules()}
+    layers = {name for name, module in owned(model, (nn.Linear, nn.Conv2d)) if id(module) not in inside}
+    for name, module in list(model.named_modules()):
 
         def look(layer: nn.Module, args: tuple[Any, ...], name: str = name) -> None:
-            if args:
+            calls[name] = calls.get(name, 0) + 1
+            if args and name in layers:
                 found.setdefault(name, (layer, args[0]))
 
         hooks.append(module.register_forward_pre_hook(look))
     try:
-        outputs(model, inputs)
+        with torch.no_grad():
+            model(*copy.deepcopy(inputs))
     finally:
         for hook in hooks:
             hook.remove()
-    return found
-
-
-def _layers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Linear layers and convolutions; not those whose weight another module reads."""
-    inside = {id(part) for m in model.modules() if isinstance(m, nn.MultiheadAttention) for part in m.modules()}
-    return (
-        (name, module)
+    found.sequentials = {
+        name
         for name, module in model.named_modules()
-        if type(module) in (nn.Linear, nn.Conv2d) and id(module) not in inside
-    )
+        if all(calls.get(f"{name}.{child}".lstrip(".")) == calls.get(name) for child in module._modules)
+    }
+    return found
 
 
 def _as_linear(model: nn.Module) -> nn.Module:
     """Transformers' Conv1D, in place, as the linear layer that it is."""
     for name, module in list(model.named_modules()):
-        if name and type(module).__name__ == "Conv1D" and type(module).__module__.startswith("transformers."):
-            weight, bias = module.weight, module.bias
-            assert isinstance(weight, Tensor)
-            assert isinstance(bias, Tensor)
-            linear = nn.utils.skip_init(nn.Linear, *weight.shape)
-            linear.weight = nn.Parameter(weight.detach().t().contiguous(), requires_grad=False)
-            linear.bias = nn.Parameter(bias.detach(), requires_grad=False)
-            parent, _, own = name.rpartition(".")
-            setattr(model.get_submodule(parent), own, linear)
+        is_it = type(module).__name__ == "Conv1D" and type(module).__module__.startswith("transformers.")
+        if not is_it or not is_plain(module, (type(module),)):
+            continue
+        weight, bias = module.weight, module.bias
+        assert isinstance(weight, Tensor)
+        assert isinstance(bias, Tensor)
+        linear = nn.utils.skip_init(nn.Linear, *weight.shape)
+        linear.weight = nn.Parameter(weight.detach().t().contiguous(), requires_grad=False)
+        linear.bias = nn.Parameter(bias.detach(), requires_grad=False)
+        model = replace_module(model, name, linear)
     return model
 
 
-def _all_dense(layers: list[LayerTimes]) -> list[LayerTimes]:
-    return [LayerTimes(layer.name, layer.sparsity, "dense", layer.seconds) for layer in layers]
-
-
-def _call(module: nn.Module, x: Tensor) -> Callable[[], Any]:
-    return lambda: module(x)
-
-
-def _count(model: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in model.parameters())
+def _call(module: nn.Module, inputs: tuple[Any, ...]) -> Callable[[], Any]:
+    """To be timed: on inputs of its own, anew each time if it changes them."""
+    own = copy.deepcopy(inputs)
+    with torch.no_grad():
+        module(*own)
+    is_changed = any(isinstance(x, Tensor) and not torch.equal(x, y) for x, y in zip(own, inputs, strict=True))
+    return (lambda: module(*copy.deepcopy(inputs))) if is_changed else (lambda: module(*own))
 
 
 def _ms(seconds: float) -> str:

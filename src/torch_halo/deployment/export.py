@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from torch_halo.checks import Table, extra
-from torch_halo.deployment.comparison import as_inputs, difference, outputs
+from torch_halo.deployment.comparison import as_inputs, difference, outputs, own_copy
 from torch_halo.files import check_writable, write_whole
 
 FORMATS: Table[str] = Table("format", {"onnx": ".onnx", "torch": ".pt2"})
@@ -47,12 +47,9 @@ def export(
     ONNX files need onnxruntime to be checked. `sparse` stores weights without their zeros where that
     is smaller; onnxruntime unpacks them when it loads the file, so that the speed is the dense one's.
     """
-    FORMATS[format]
     path, inputs = Path(path), as_inputs(example_input)
-    check_writable(path)
-    model = model.eval()
-    if sparse and format != "onnx":
-        raise ValueError("sparse=True is for ONNX files; a torch program keeps its zeros")
+    check_export(path, format, sparse)
+    model = own_copy(model)
     with torch.no_grad(), _quiet():
         program, any_batch = _program(model, inputs)
         if format == "torch":
@@ -68,11 +65,20 @@ def export(
     return Exported(path, len(content), differs.largest, any_batch, sparse)
 
 
+def check_export(path: Path, format: str, sparse: bool) -> None:
+    """Raise if this cannot be written: better before the work than after it."""
+    if path.suffix != FORMATS[format]:
+        raise ValueError(f"a file of format {format} must end in {FORMATS[format]}; received {path}")
+    if sparse and format != "onnx":
+        raise ValueError("sparse is for ONNX files; a torch program keeps its zeros")
+    check_writable(path)
+
+
 def run_onnx(content: bytes, inputs: tuple[Any, ...]) -> list[Tensor]:
     """What onnxruntime computes."""
     session = onnx_session(content)
     names = [each.name for each in session.get_inputs()]
-    found = session.run(None, dict(zip(names, (x.numpy() for x in inputs), strict=True)))
+    found = session.run(None, dict(zip(names, (x.numpy() for x in inputs if isinstance(x, Tensor)), strict=True)))
     return [torch.from_numpy(np.asarray(x)) for x in found]
 
 

@@ -4,10 +4,9 @@ from typing import Any
 
 import torch
 from torch import fx, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
-from torch_halo.deployment.channels import CONVOLUTIONS, batch_norm_line
-from torch_halo.deployment.regions import find_regions
+from torch_halo.deployment.channels import BATCH_NORMS, CONVOLUTIONS, BatchNorm, batch_norm_line
+from torch_halo.deployment.regions import find_regions, is_plain, replace_module
 
 
 def fold_batch_norm(model: nn.Module, inputs: tuple[Any, ...]) -> int:
@@ -24,8 +23,7 @@ def fold_batch_norm(model: nn.Module, inputs: tuple[Any, ...]) -> int:
             if not _is_pair(source, node, modules) or {uses.count(str(n.target)) for n in (source, node)} != {1}:
                 continue
             _fold(modules[str(source.target)], modules[str(node.target)])
-            parent, _, own = ".".join(filter(None, [region.name, str(node.target)])).rpartition(".")
-            setattr(model.get_submodule(parent), own, nn.Identity())
+            replace_module(model, ".".join(filter(None, [region.name, str(node.target)])), nn.Identity())
             count += 1
     return count
 
@@ -34,14 +32,14 @@ def _is_pair(source: Any, node: fx.Node, modules: dict[str, nn.Module]) -> bool:
     if not isinstance(source, fx.Node) or node.op != "call_module" or source.op != "call_module":
         return False
     layer, norm = modules[str(source.target)], modules[str(node.target)]
-    if not isinstance(norm, _BatchNorm) or norm.running_mean is None or len(source.users) != 1:
+    if not is_plain(norm, BATCH_NORMS) or norm.running_mean is None or len(source.users) != 1:
         return False
-    is_matrix = isinstance(layer, nn.Linear) and len(source.meta["tensor_meta"].shape) == 2
-    return is_matrix or isinstance(layer, CONVOLUTIONS)
+    is_matrix = is_plain(layer, (nn.Linear,)) and len(source.meta["tensor_meta"].shape) == 2
+    return is_matrix or is_plain(layer, CONVOLUTIONS)
 
 
 @torch.no_grad()
-def _fold(layer: Any, norm: _BatchNorm) -> None:
+def _fold(layer: Any, norm: BatchNorm) -> None:
     scale, shift = batch_norm_line(norm)
     dtype = layer.weight.dtype
     before = 0.0 if layer.bias is None else layer.bias.double()

@@ -11,6 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
+from threading import Lock
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -173,16 +175,35 @@ class Kernels:
     chain: Kernel
 
 
+_LOCK = Lock()
+
+
 @cache
-def kernels() -> Kernels:
-    """The kernels, compiled when they are first called (and kept on the disk)."""
+def _compiled() -> Kernels:
     with extra("numba", "the engine numba"):
         import numba
+    try:
+        return _jitted(numba, cache=True)
+    except RuntimeError:  # there is no folder to keep compiled functions in
+        return _jitted(numba, cache=False)
+
+
+def _jitted(numba: Any, cache: bool) -> Kernels:
     # Products may be fused with sums; sums may not be reordered: gathering vectors of them is slower than one by one.
-    compiled = numba.njit(fastmath={"contract"}, nogil=True, cache=True)
-    for inner in (_dot, _add_rows, _transpose, _lay_out):  # the compiled functions find them under this module's names
-        globals()[inner.__name__] = compiled(inner)
-    return Kernels(compiled(_linear), compiled(_convolution), compiled(_chain))
+    compiled = numba.njit(fastmath={"contract"}, nogil=True, cache=cache)
+    names: dict[str, Any] = {"np": np, "BLOCK": BLOCK, "min": min, "max": max, "range": range, "len": len}
+    for function in (_dot, _add_rows, _transpose, _lay_out, _linear, _convolution, _chain):
+        # With names of its own, in which the functions that it calls are compiled ones.
+        own = FunctionType(function.__code__, names, function.__name__)
+        own.__module__ = function.__module__
+        names[function.__name__] = compiled(own)
+    return Kernels(names["_linear"], names["_convolution"], names["_chain"])
+
+
+def kernels() -> Kernels:
+    """The kernels, compiled when they are first called (and kept on the disk)."""
+    with _LOCK:  # several threads may come at once
+        return _compiled()
 
 
 @cache

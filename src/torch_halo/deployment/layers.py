@@ -43,29 +43,44 @@ class _Sparse(_Cached):
 
     ends: Tensor
     columns: Tensor
-    values: Tensor
-    bias: Tensor
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__()
-        self.shape = tuple(weight.shape)
+        self.shape = weight.shape
         rows = weight.detach().flatten(1).float()
         present = rows != 0
         self.register_buffer("ends", F.pad(present.sum(1).cumsum(0), (1, 0)).to(torch.int32))
         self.register_buffer("columns", present.nonzero()[:, 1].to(torch.int32))
-        self.register_buffer("values", rows[present])
-        self.register_buffer("bias", rows.new_zeros(len(rows)) if bias is None else bias.detach().float().clone())
+        bias = rows.new_zeros(len(rows)) if bias is None else bias.detach().float().clone()
+        # Parameters, since forwards look at these for a device or dtype.
+        self.values, self.bias = nn.Parameter(rows[present], False), nn.Parameter(bias, False)
 
     def _make(self) -> Any:
         """As the kernels want it."""
         return _unsigned(self.ends), _unsigned(self.columns), self.values.numpy(), self.bias.numpy()
+
+    @property
+    def weight(self) -> Tensor:
+        """The weight with its zeros, for those who look at it; made anew each time."""
+        found = torch.zeros(self.shape[0], self.shape[1:].numel(), dtype=self.values.dtype)
+        rows = torch.arange(len(found)).repeat_interleave(self.ends.diff())
+        found[rows, self.columns.long()] = self.values
+        return found.view(self.shape)
 
     def extra_repr(self) -> str:
         """Its shape and how many weights are left."""
         return f"{'×'.join(map(str, self.shape))}, {len(self.values):,} weights"
 
 
-class CsrLinear(_Sparse):
+class _SparseLinear(_Sparse):
+    """Has a linear layer's sizes."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        super().__init__(weight, bias)
+        self.out_features, self.in_features = weight.shape
+
+
+class CsrLinear(_SparseLinear):
     """A linear layer through torch's sparse matrices (MKL)."""
 
     def _make(self) -> Any:
@@ -86,7 +101,7 @@ class CsrLinear(_Sparse):
         return found.reshape(*x.shape[:-1], outputs)
 
 
-class NumbaLinear(_Sparse):
+class NumbaLinear(_SparseLinear):
     """A linear layer through our kernel."""
 
     @torch.no_grad()
@@ -117,8 +132,9 @@ class NumbaChain(_Cached):
         starts = np.cumsum([0, *(len(twin.values) for twin in twins)])
         ends = [twin.ends[:-1] + int(start) for twin, start in zip(twins, starts, strict=False)]
         self.register_buffer("ends", torch.cat([*ends, torch.tensor([int(starts[-1])])]).to(torch.int32))
-        for name in ("columns", "values", "bias"):
-            self.register_buffer(name, torch.cat([getattr(twin, name) for twin in twins]))
+        self.register_buffer("columns", torch.cat([twin.columns for twin in twins]))
+        for name in ("values", "bias"):
+            setattr(self, name, nn.Parameter(torch.cat([getattr(twin, name) for twin in twins]), False))
         self.sizes = (layers[0][0].in_features, *(layer.out_features for layer, _ in layers))
         self.register_buffer("widths", torch.tensor(self.sizes))
         self.register_buffer("relus", torch.tensor([has_relu for _, has_relu in layers]))
@@ -153,7 +169,7 @@ class NumbaConv2d(_Sparse):
     def __init__(self, layer: nn.Conv2d) -> None:
         super().__init__(layer.weight, layer.bias)
         self.groups, self.stride, self.dilation = layer.groups, layer.stride, layer.dilation
-        self.inputs = layer.in_channels
+        self.in_channels, self.out_channels, self.kernel_size = layer.in_channels, layer.out_channels, layer.kernel_size
         self.padding = _padding(layer)
 
     @torch.no_grad()
@@ -161,7 +177,7 @@ class NumbaConv2d(_Sparse):
         """The convolution of x."""
         if x.ndim == 3:
             return self.forward(x.unsqueeze(0)).squeeze(0)
-        check_input(x, 1, self.inputs)
+        check_input(x, 1, self.in_channels)
         (high, lines), (wide, columns) = (self._size(x.shape[2:], i) for i in (0, 1))
         found = x.new_empty(len(x), self.shape[0], high, wide)
         scale = max(1, min(TILE, len(x), ROW // (high * columns)))
@@ -176,7 +192,7 @@ class NumbaConv2d(_Sparse):
         padded = given[i] + sum(self.padding[i])
         size = (padded - self.dilation[i] * (self.shape[2 + i] - 1) - 1) // self.stride[i] + 1
         if size < 1:
-            raise ValueError(f"images of {tuple(given)} pixels are too small for a kernel of {self.shape[2:]}")
+            raise ValueError(f"images of {tuple(given)} pixels are too small for a kernel of {tuple(self.shape[2:])}")
         return size, -(-padded // self.stride[i])
 
     def _make(self) -> Any:
@@ -203,6 +219,10 @@ class NumbaConv2d(_Sparse):
 
 def check_input(x: Tensor, axis: int, inputs: int) -> None:
     """Refuse what a layer cannot read."""
+    if torch._C._is_tracing() or torch.compiler.is_exporting():
+        raise RuntimeError(
+            "a deployed model runs as it is, on this machine; trace or export the model before deploying it"
+        )
     if x.ndim <= axis or x.shape[axis] != inputs or x.dtype != torch.float32 or x.device.type != "cpu":
         raise ValueError(
             f"this layer reads {inputs} channels (axis {axis}) in float32 on the CPU; "
@@ -228,8 +248,8 @@ def _padding(layer: nn.Conv2d) -> list[tuple[int, int]]:
 
 def sparse_layer(engine: str, layer: Any) -> nn.Module | None:
     """A layer's twin on an engine, if that has one for it."""
-    if isinstance(layer, nn.Linear):
+    if type(layer) is nn.Linear:
         return (CsrLinear if engine == "csr" else NumbaLinear)(layer.weight, layer.bias)
-    if isinstance(layer, nn.Conv2d) and engine == "numba" and layer.padding_mode == "zeros":
+    if type(layer) is nn.Conv2d and engine == "numba" and layer.padding_mode == "zeros":
         return NumbaConv2d(layer)
     return None

@@ -93,7 +93,7 @@ def _rows(planes: bytes, width: int) -> Bytes:
 
 def _bytes_of(tensor: Tensor) -> Bytes:
     """A row of bytes for each entry."""
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    flat = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
     found: Bytes = flat.view(torch.uint8).numpy().reshape(flat.numel(), flat.element_size())
     return found
 

@@ -1,18 +1,16 @@
 """Dead structure removed: channels, neurons and branches that do nothing, or nothing but add a constant."""
 
 import copy
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch import Tensor, fx, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from torch_halo.deployment.channels import Layer, Reader, Shift, Space, analyse, is_padded
-from torch_halo.deployment.comparison import as_inputs, difference, outputs
-from torch_halo.deployment.regions import Region, find_regions
+from torch_halo.deployment.channels import BATCH_NORMS, LAYERS, Reader, Space, analyse, is_padded
+from torch_halo.deployment.comparison import answers, as_inputs, difference, own_copy
+from torch_halo.deployment.regions import Branchless, Region, find_regions, owned, replace_module
 
 
 @dataclass(frozen=True)
@@ -42,64 +40,64 @@ def remove_dead(model: nn.Module, example_input: Any) -> Removal:
     added, through its bias and batch norm's shift, is added to the biases of those that read it, so
     that the outputs stay. Behind zero padding such a constant is none at the edges; of several of
     these one is kept, which speaks for all. A residual branch that is constant becomes a constant.
-    What torch.fx cannot trace is left alone, and named. The names of parameters stay.
+    What torch.fx cannot trace is left alone, and named, as is what would change the outputs for the
+    example, or for the same negated or enlarged. The model's class and its parameters' names stay.
     """
-    inputs = as_inputs(example_input)
-    small = copy.deepcopy(model).eval()
-    regions = find_regions(small, inputs)
-    before = {name: tuple(module.weight.shape) for name, module in _layers(small)}
-    wanted = outputs(small, inputs)
-    flops = _flops(small, inputs)
-    for region in regions.found:
-        small = _reduced(small, region)
-    after = {name: tuple(module.weight.shape) for name, module in _layers(small)}
-    found = difference(outputs(small, inputs), wanted)
-    if found.too_large:
-        raise ValueError(f"without its dead structure the model's outputs would differ by {found}")
+    inputs, whole = as_inputs(example_input), own_copy(model)
+    wanted, left_alone = answers(whole, inputs), find_regions(whole, inputs).left_alone
+    small = _attempt(whole, inputs, wanted, None, {})
+    if small is None:  # find the part at fault
+        small = whole
+        for name in [region.name for region in find_regions(whole, inputs).found]:
+            small = _attempt(small, inputs, wanted, name, left_alone) or small
+    before, after = ({name: tuple(layer.weight.shape) for name, layer in owned(m, LAYERS)} for m in (whole, small))
     return Removal(
         small,
-        (_count(model), _count(small)),
-        (flops, _flops(small, inputs)),
+        (count_parameters(whole), count_parameters(small)),
+        (_flops(whole, inputs), _flops(small, inputs)),
         {name: (shape, after[name]) for name, shape in before.items() if after.get(name, shape) != shape},
         tuple(name for name in before if name not in after),
-        regions.left_alone,
+        left_alone,
     )
 
 
-def _reduced(model: nn.Module, region: Region) -> nn.Module:
-    """The model after all that can go from a region went; a region whose graph changed takes its module's place."""
-    is_changed = False
-    while True:
-        region.shapes()
-        found = analyse(region.graph)
-        if found.constant_sides:
-            _drop_side(region, *found.constant_sides[0])
-            is_changed = True
-        elif not sum(_cut(space) for space in found.spaces if not space.frozen):
-            break
-    if not is_changed:
-        return model
-    if not region.name:
-        return region.graph
-    parent, _, own = region.name.rpartition(".")
-    setattr(model.get_submodule(parent), own, region.graph)
-    return model
+def _attempt(
+    model: nn.Module, inputs: tuple[Any, ...], wanted: list[Tensor], only: str | None, left_alone: dict[str, str]
+) -> nn.Module | None:
+    """A copy without dead structure, in all regions or in one only; None, and the reason noted, if it differs."""
+    small = own_copy(model)
+    try:
+        while sum(_step(small, region) for region in find_regions(small, inputs).found if only in (None, region.name)):
+            pass
+        found = difference(answers(small, inputs), wanted)
+        if not found.too_large:
+            return small
+        reason = f"its outputs would differ by {found}"
+    except Exception as error:  # whatever a forward does with sizes and attributes that are not as they were
+        reason = f"it would fail: {error}".splitlines()[0]
+    left_alone[only or "the model"] = reason
+    return None
 
 
-def _drop_side(region: Region, node: Any, index: int, value: Tensor) -> None:
-    """Replace x + constant by x, or by x shifted."""
-    graph, other = region.graph, node.args[1 - index]
-    axes = len(node.meta["tensor_meta"].shape)
-    if value.any():
-        number = sum(isinstance(module, Shift) for module in graph.modules())
-        dtype = next(graph.parameters()).dtype
-        graph.add_submodule(f"shift_{number}", Shift(value.to(dtype), axes - 2))
-        with graph.graph.inserting_before(node):
-            other = graph.graph.call_module(f"shift_{number}", (other,))
-    node.replace_all_uses_with(other)
-    graph.graph.eliminate_dead_code()
-    graph.delete_all_unused_submodules()
-    graph.recompile()
+def _step(model: nn.Module, region: Region) -> bool:
+    """Remove what can be seen to be idle in a region, in place; whether there was any."""
+    found = analyse(region.graph)
+    if not found.branches:
+        return sum(_cut(space) for space in found.spaces if not space.frozen) > 0
+    for branch in found.branches:
+        dtype = next(model.parameters()).dtype
+        _replace(model, region, branch.node, Branchless(branch.value.to(dtype), branch.axes_after))
+        idle = {branch.node}
+        for node in reversed(list(region.graph.graph.nodes)):
+            if node.users and set(node.users) <= idle and node.op == "call_module":
+                _replace(model, region, node, nn.Identity())
+            if node.users and set(node.users) <= idle and node.op != "placeholder":
+                idle.add(node)
+    return True
+
+
+def _replace(model: nn.Module, region: Region, node: fx.Node, other: nn.Module) -> None:
+    replace_module(model, ".".join(filter(None, [region.name, str(node.target)])), other)
 
 
 def _cut(space: Space) -> bool:
@@ -186,25 +184,18 @@ def _keep(space: Space, kept: Tensor) -> None:
     for module in space.passers:
         for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
             if tensor.ndim:  # but for the number of batches
-                chosen = tensor[kept]
-                setattr(module, name, nn.Parameter(chosen) if isinstance(tensor, nn.Parameter) else chosen)
-        if isinstance(module, _BatchNorm):
+                is_parameter, chosen = isinstance(tensor, nn.Parameter), tensor[kept]
+                setattr(module, name, nn.Parameter(chosen, tensor.requires_grad) if is_parameter else chosen)
+        if isinstance(module, BATCH_NORMS):
             module.num_features = len(kept)
-
-
-def _layers(model: nn.Module) -> Iterator[tuple[str, Layer]]:
-    return (
-        (name, module)
-        for name, module in model.named_modules()
-        if isinstance(module, (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d))
-    )
 
 
 def _device(space: Space) -> torch.device:
     return (space.makers + [reader.layer for reader in space.readers])[0].weight.device
 
 
-def _count(model: nn.Module) -> int:
+def count_parameters(model: nn.Module) -> int:
+    """How many numbers its parameters have."""
     return sum(parameter.numel() for parameter in model.parameters())
 
 
