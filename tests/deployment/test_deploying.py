@@ -1,10 +1,12 @@
 """`deploy`: the same outputs, on engines that were measured, and dense where sparse has nothing to give."""
 
 import copy
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import prune
 
 import torch_halo as th
 from torch_halo.deployment import deploying
@@ -275,6 +277,24 @@ def test_odd_models_stay_what_they_are(name, engine):
 def test_script_modules_are_refused():
     with pytest.raises(TypeError, match="the model is TorchScript"):
         th.deploy(torch.jit.ScriptModule(), torch.randn(2))
+
+
+def test_masks_of_torch_must_be_made_permanent():
+    model = sparse_net()
+    prune.l1_unstructured(model[0], "weight", 0.9)
+    model(torch.randn(2, 64))
+    with pytest.raises(ValueError, match=r"made permanent first, by prune\.remove\(module, 'weight'\)"):
+        th.deploy(model, torch.randn(2, 64))
+
+
+def test_two_threads_at_once():
+    model, shape = pruned("lenet-5-caffe")
+    fast, _ = th.deploy(model[:4], torch.randn(2, *shape), "numba")
+    inputs = [torch.randn(2, 1, size, size + 3) for size in range(16, 40)]
+    with ThreadPoolExecutor(4) as pool, torch.no_grad():
+        for _ in range(3):
+            for x, found in zip(inputs, pool.map(fast, inputs), strict=True):
+                torch.testing.assert_close(found, model[:4](x), rtol=1e-4, atol=1e-4)
 
 
 def test_a_deployed_model_is_not_exported():

@@ -39,7 +39,11 @@ def own_copy(model: nn.Module) -> nn.Module:
     """A copy for inference, with which anything can be done."""
     if isinstance(model, torch.jit.ScriptModule):
         raise TypeError("the model is TorchScript, whose layers cannot be exchanged; give the model before scripting")
-    return copy.deepcopy(model).eval()
+    try:
+        return copy.deepcopy(model).eval()
+    except RuntimeError as error:
+        hint = "what torch.nn.utils.prune has masked must be made permanent first, by prune.remove(module, 'weight')"
+        raise ValueError(f"the model cannot be copied ({hint}): {error}") from error
 
 
 def answers(model: nn.Module, inputs: tuple[Any, ...]) -> list[Tensor]:

@@ -201,7 +201,8 @@ class NumbaConv2d(_Sparse):
     def _at(self, lines: int, columns: int) -> tuple[Array, ...]:
         """The weight for images of this size: where each one's stretch begins depends on it."""
         known = self.made()
-        if (lines, columns) not in known:
+        found: tuple[Array, ...] | None = known.get((lines, columns))
+        if found is None:  # another thread may add or clear sizes meanwhile
             outputs, group, *kernel = self.shape
             rows = np.repeat(np.arange(outputs), np.diff(self.ends.numpy()))
             own, r, s = np.unravel_index(self.columns.numpy().astype(np.int64), (group, *kernel))
@@ -212,8 +213,7 @@ class NumbaConv2d(_Sparse):
             if len(known) > 8:  # sizes come and go
                 known.clear()
             ends, _, values, bias = super()._make()
-            known[lines, columns] = (ends, place.astype(np.uint32), values, bias)
-        found: tuple[Array, ...] = known[lines, columns]
+            found = known[lines, columns] = (ends, place.astype(np.uint32), values, bias)
         return found
 
 

@@ -102,7 +102,7 @@ def _pair(name: str, layer: Any) -> Region:
 def _collect(module: nn.Module, name: str, inputs: dict[str, tuple[Any, ...] | str], regions: Regions) -> None:
     """Trace a module, or else its children; why not, is noted."""
     given = inputs.get(name, "it is not called")
-    tracer, opaque = _Tracer(), {}
+    tracer, opaque = _Tracer(), dict[str, str]()
     try:
         if isinstance(given, str):
             raise ValueError(given)
@@ -117,10 +117,14 @@ def _collect(module: nn.Module, name: str, inputs: dict[str, tuple[Any, ...] | s
     except Exception as error:
         if list(module.children()):  # a layer of its own has nothing to lose
             opaque = {name: _reason(error)}
-    regions.left_alone.update({each or "the model": reason for each, reason in opaque.items()})
-    for each in opaque:
-        for child, part in module.get_submodule(each.removeprefix(name).lstrip(".")).named_children():
-            _collect(part, f"{each}.{child}".lstrip("."), inputs, regions)
+    for each, reason in opaque.items():
+        part = module.get_submodule(each.removeprefix(name).lstrip("."))
+        if not each or (each in inputs and not type(part).__module__.startswith("torch.nn.")):
+            regions.left_alone[each or "the model"] = (
+                reason  # torch's own layers, and lists of layers, go without saying
+            )
+        for child, inner in part.named_children():
+            _collect(inner, f"{each}.{child}".lstrip("."), inputs, regions)
 
 
 def _changes_its_input(graph: fx.GraphModule) -> fx.Node | None:
@@ -149,7 +153,7 @@ def _is_in_place(node: fx.Node, modules: dict[str, nn.Module]) -> bool:
     if node.op != "call_function":
         return False
     name = getattr(node.target, "__name__", "")
-    is_marked = node.kwargs.get("inplace") or "out" in node.kwargs or True in node.args[1:]
+    is_marked = node.kwargs.get("inplace") or "out" in node.kwargs or any(x is True for x in node.args[1:])
     return bool(node.target in _IN_PLACE or is_marked or (name.endswith("_") and not name.endswith("__")))
 
 
