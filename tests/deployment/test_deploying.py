@@ -61,6 +61,17 @@ def test_batch_norm_is_folded_and_dead_channels_go():
     assert times.parameters[1] < times.parameters[0]
 
 
+def test_relus_are_done_on_the_way():
+    model, shape = pruned("vgg16")
+    fast, _ = th.deploy(model, torch.randn(2, *shape), "numba")
+    ours = [module for module in fast.modules() if isinstance(module, NumbaConv2d)]
+    assert ours
+    assert all(module.has_relu for module in ours)
+    x = torch.full((1, *shape), float("nan"))
+    with torch.no_grad():
+        assert fast(x).isnan().all() == model(x).isnan().all()
+
+
 @pytest.mark.parametrize("batch_first", [True, False])
 @pytest.mark.parametrize("masked", [False, True])
 def test_an_encoder_with_its_fast_path(batch_first, masked):

@@ -47,7 +47,7 @@ def add_inference(inner: "argparse._SubParsersAction[argparse.ArgumentParser]", 
     own.add_argument("--threads", nargs="+", type=int, metavar="N", help="torch's and onnxruntime's (as torch chooses)")
     own.add_argument("--rounds", type=int, default=ROUNDS, metavar="N", help=f"turns that each takes ({ROUNDS})")
     own.add_argument("-o", "--out", type=Path, metavar="FILE", help="write all of it there, as JSON")
-    own.set_defaults(run=_inference, stopped="nothing was written")
+    own.set_defaults(run=_inference, stopped="what was measured as a whole is kept")
 
 
 def _inference(options: argparse.Namespace) -> int:
@@ -65,8 +65,9 @@ def _inference(options: argparse.Namespace) -> int:
         *_, last = measured(about, model, sample, options.batch, threads, options.rounds)
         found.append(last)
         _show(last)
+        if out is not None:  # after each network, since they take long
+            write_inference(out, found)
     if out is not None:
-        write_inference(out, found)
         say(f"written: {out}")
     return 0
 

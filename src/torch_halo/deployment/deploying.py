@@ -13,7 +13,7 @@ from torch_halo.deployment.attention import split_attention
 from torch_halo.deployment.comparison import answers, as_inputs, difference, own_copy
 from torch_halo.deployment.folding import fold_batch_norm
 from torch_halo.deployment.kernel import has_numba
-from torch_halo.deployment.layers import NumbaChain, sparse_layer
+from torch_halo.deployment.layers import NumbaChain, NumbaConv2d, sparse_layer
 from torch_halo.deployment.regions import is_plain, owned, replace_module
 from torch_halo.deployment.removal import count_parameters, remove_dead
 from torch_halo.deployment.timing import medians
@@ -169,6 +169,9 @@ class _Work:
             self.notes.append(f"no layer has {LEAST:.0%} zeros (the most is {most:.1%}): prune it first")
         for run in runs:
             self._chain(run, seen, layers)
+        for name, module in owned(model, (nn.Sequential,)):
+            if name in seen.sequentials:
+                _take_relus(module)
         return model
 
     @torch.no_grad()
@@ -240,6 +243,16 @@ def _runs(model: nn.Module, seen: "_Seen") -> Iterator[_Run]:
                 if len(layers) > 1:
                     yield _Run(module, first, i, layers, list(module)[first:i])
                 layers = []
+
+
+def _take_relus(module: nn.Sequential) -> None:
+    """Let convolutions on our kernel do the ReLUs behind them, in place: a pass over memory less."""
+    before: nn.Module | None = None
+    for i, child in enumerate(module):
+        if isinstance(before, NumbaConv2d) and is_plain(child, (nn.ReLU,)):
+            before.has_relu = True
+            module[i] = nn.Identity()
+        before = before if type(child) is nn.Identity else child
 
 
 class _Seen(dict[str, tuple[Any, Tensor]]):

@@ -171,6 +171,7 @@ class NumbaConv2d(_Sparse):
         self.groups, self.stride, self.dilation = layer.groups, layer.stride, layer.dilation
         self.in_channels, self.out_channels, self.kernel_size = layer.in_channels, layer.out_channels, layer.kernel_size
         self.padding = _padding(layer)
+        self.has_relu = False  # whether it does the ReLU behind it, too
 
     @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:
@@ -184,7 +185,8 @@ class NumbaConv2d(_Sparse):
         sizes = (high, wide, lines, columns, *self.stride, self.padding[0][0], self.padding[1][0])
         if len(x):
             weight = self._at(lines, columns)
-            run(kernels().convolution, x.contiguous().numpy(), found.numpy(), weight, scale, sizes)
+            least = np.float32(0 if self.has_relu else -np.inf)
+            run(kernels().convolution, x.contiguous().numpy(), found.numpy(), weight, scale, sizes, least)
         return found
 
     def _size(self, given: torch.Size, i: int) -> tuple[int, int]:
