@@ -11,9 +11,10 @@ import torch_halo as th
 ROOT = Path(__file__).parents[1]
 
 
-def test_the_readmes_snippets_run_in_order(capsys):
+def test_the_readmes_snippets_run_in_order(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     snippets = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert len(snippets) == 3
+    assert len(snippets) == 4
     names = {}
     for snippet in snippets:
         exec(snippet, names)

@@ -63,6 +63,6 @@ def test_the_overheads_are_those_that_were_measured():
 
 def test_the_readmes_table_is_that_of_the_stored_runs():
     store, readme = Store(ROOT / "results"), (ROOT / "README.md").read_text()
-    for name in ("table1-small-lenet-300-100", "time-small-vgg16"):
+    for name in ("table1-small-lenet-300-100", "target-small-lenet-300-100", "time-small-vgg16"):
         found = tables_of(read_spec(ROOT / f"results/experiments/{name}.json"), store)
         assert FORMATS["text"](found, False) in readme

@@ -13,9 +13,16 @@ from torch_halo.deployment import deploying
 from torch_halo.deployment.attention import Attention
 from torch_halo.deployment.comparison import difference
 from torch_halo.deployment.layers import CsrLinear, NumbaChain, NumbaConv2d, NumbaLinear
+from torch_halo.deployment.timing import medians
 from torch_halo.models import MODELS
 
 SPARSE = (CsrLinear, NumbaLinear, NumbaConv2d, NumbaChain)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """Few rounds: which engine wins does not matter here."""
+    monkeypatch.setattr(deploying, "medians", lambda functions, **_: medians(functions, rounds=1))
 
 
 def engines_in(model):

@@ -14,6 +14,7 @@ from torch_halo.training.config import Config
 from torch_halo.training.folder import RunFolder
 
 KEPT = ("config.json", "metrics.jsonl", "result.json")  # what is worth keeping of a run when its weights are not
+MORE = ("inference.json",)  # and what may be there besides
 OTHER = ("experiments", "logs", "timings")  # a store's folders that are no runs
 
 
@@ -150,8 +151,9 @@ class Store:
         for count, run in enumerate(runs, 1):  # noqa: B007
             target = other / run.name
             target.mkdir(parents=True, exist_ok=True)
-            for name in KEPT:
-                shutil.copyfile(run.path / name, target / name)
+            for name in (*KEPT, *MORE):
+                if name in KEPT or (run.path / name).exists():
+                    shutil.copyfile(run.path / name, target / name)
         return count
 
 
