@@ -45,7 +45,7 @@ def test_links_lead_somewhere(page):
         path, _, place = link.partition("#")
         assert link.startswith("https://") or (folder / path).exists(), link
         if place:
-            heads = re.findall(r"^#+ (.+)$", (folder / path).read_text(), re.M)
+            heads = re.findall(r"^#+ (.+)$", (folder / path if path else ROOT / page).read_text(), re.M)
             assert place in [re.sub(r"[^\w -]", "", head).lower().replace(" ", "-") for head in heads], link
 
 
