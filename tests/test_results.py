@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from torch_halo.cli.display import table
+from torch_halo.experiments.inference import read_inference, size_rows, summary_row, time_rows
 from torch_halo.experiments.overhead import CASES, overhead_rows, read_overhead
 from torch_halo.experiments.show import results_page, tables_of
 from torch_halo.experiments.spec import read_spec
@@ -66,3 +67,14 @@ def test_the_readmes_table_is_that_of_the_stored_runs():
     for name in ("table1-small-lenet-300-100", "target-small-lenet-300-100", "time-small-vgg16"):
         found = tables_of(read_spec(ROOT / f"results/experiments/{name}.json"), store)
         assert FORMATS["text"](found, False) in readme
+
+
+def test_the_inferences_are_those_that_were_measured():
+    page, readme = (ROOT / "docs/deployment.md").read_text(), (ROOT / "README.md").read_text()
+    paths = sorted((ROOT / "results").glob("**/inference*.json"))
+    assert len(paths) >= 4
+    for found in (each for path in paths for each in read_inference(path)):
+        text = [f"{found.about}, {found.sparsity:.2%} zeros", *table(size_rows(found)), "", *table(time_rows(found))]
+        assert "\n".join(text) in page
+        if round(found.sparsity, 2) == 0.95:
+            assert f"| {' | '.join(summary_row(found))} |" in readme

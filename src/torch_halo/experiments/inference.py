@@ -148,6 +148,15 @@ def time_rows(found: Inference) -> list[list[str]]:
     return rows
 
 
+def summary_row(found: Inference) -> list[str]:
+    """A network in a line: zeros, how much smaller its file is, and how many times faster it is, by batch size."""
+    ratios = [
+        " / ".join(f"{each['seconds'][name] / each['seconds'][OURS]:.2f}" for each in found.times)
+        for name in (EAGER, ONNX)
+    ]
+    return [found.about, f"{found.sparsity:.0%}", f"{found.sizes['dense'] / found.sizes['compressed']:.1f}×", *ratios]
+
+
 def write_inference(path: Path, found: Sequence[Inference]) -> None:
     """Keep what was measured, with torch's version."""
     data = {"torch": torch.__version__, "networks": [asdict(each) for each in found]}
