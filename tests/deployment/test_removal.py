@@ -140,7 +140,7 @@ class Branching(nn.Module):
         return self.e(F.dropout(self.act(self.d(y)), 0.5, self.training))
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(24))
 def test_fuzz(seed):
     torch.manual_seed(seed)
     model, x = Branching(seed), torch.randn(2, 3, 10, 10)
