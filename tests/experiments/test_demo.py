@@ -56,11 +56,7 @@ def test_the_command_prints_a_table_and_writes_whole_files(quick, tmp_path, caps
         (["demo", "--out", "."], 1, "halo: . is a directory; a file is needed"),
         (["demo", "--seeds", "0"], 2, "must be a whole number, at least 1; received '0'"),
         (["demo", "--sedes", "2"], 2, "halo: unknown flag --sedes; did you mean --seeds?"),
-        (
-            ["dmeo"],
-            2,
-            "halo: unknown command 'dmeo'; known: demo, train, eval, prune, experiment, report, bench, data;",
-        ),
+        (["dmeo"], 2, "halo: unknown command 'dmeo'; known: demo, train, "),
         ([], 2, "the following arguments are required: COMMAND"),
     ],
 )

@@ -15,7 +15,6 @@ from torch_halo.cli.form import TABLES, Form
 from torch_halo.data import DATASETS, data_root, find, get
 from torch_halo.files import digest
 from torch_halo.training.config import Config
-from torch_halo.training.fabric import leave
 from torch_halo.training.folder import RunFolder
 from torch_halo.training.runs import Inputs, run
 from torch_halo.training.signals import Stopped
@@ -80,10 +79,8 @@ def _train(options: argparse.Namespace) -> int:
     display = Bar() if sys.stdout.isatty() else Lines()
     try:
         is_first = run(config, folder.path, display, inputs, options.save_every)
-        leave()
     except Stopped as stopped:
         display.close()
-        leave()
         if _is_first():
             print(f"{stopped}\nto go on: {options.command}", file=sys.stderr)
         return 128 + stopped.signum

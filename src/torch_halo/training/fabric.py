@@ -1,7 +1,10 @@
 """Processes, devices and precision, by lightning-fabric."""
 
+import gc
 import logging
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
@@ -38,10 +41,28 @@ def launch(compute: Compute) -> "Fabric":
     return fabric
 
 
-def leave() -> None:
-    """Leave the other processes in peace: threads of gloo that outlive the interpreter now and then abort it."""
-    if dist.is_available() and dist.is_initialized():
-        dist.destroy_process_group()
+@contextmanager
+def parting() -> Iterator[None]:
+    """Part from the other processes in the end, however it comes.
+
+    Threads of gloo that outlive the interpreter now and then abort it. Whoever holds the group last
+    waits for them, and DDP's reducer would wait with the interpreter's lock, which they may need
+    before they can end: so it goes first, also out of the frames of an exception.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if _is_one_of_many():
+            traceback.clear_frames(error.__traceback__)
+        raise
+    finally:
+        if _is_one_of_many():
+            gc.collect()
+            dist.destroy_process_group()
+
+
+def _is_one_of_many() -> bool:
+    return dist.is_available() and dist.is_initialized()
 
 
 def agreed(fabric: "Fabric", *flags: bool) -> list[bool]:

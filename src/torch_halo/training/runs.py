@@ -18,7 +18,7 @@ from torch_halo.models import load_weights
 from torch_halo.training import checkpoint
 from torch_halo.training.config import Config
 from torch_halo.training.evaluation import as_data, measure
-from torch_halo.training.fabric import each, launch, together
+from torch_halo.training.fabric import each, launch, parting, together
 from torch_halo.training.folder import RunFolder, write_weights
 from torch_halo.training.loop import train
 from torch_halo.training.metrics import Log, epoch_figures
@@ -50,6 +50,7 @@ class Inputs:
     masks: Path | None = None
 
 
+@parting()
 def run(
     config: Config, path: Path, display: Display, inputs: Inputs, save_every: float = 60.0, begin: Begin | None = None
 ) -> bool:
