@@ -148,7 +148,10 @@ def test_fuzz(seed):
         model.eval()(x)
     random_norms(model)
     kill(model, random.Random(seed).choice([0.2, 0.5, 0.8, 1.0]))
-    removed(model, x, torch.randn(5, 3, 10, 10))
+    found = removed(model, x, torch.randn(5, 3, 10, 10))
+    assert found.parameters[1] < found.parameters[0]
+    assert found.flops[1] <= found.flops[0]
+    assert not found.left_alone
 
 
 class Stubborn(nn.Module):

@@ -1,29 +1,21 @@
 """Channels along a graph: which axes hold the same ones, who makes and who reads them, and which are constant.
 
-A *space* is a set of channels that several layers share: a convolution makes them, batch norm and
-ReLU pass them on, additions tie two spaces into one, other layers read them. A channel can only be
-removed from all of them at once. A channel is *constant* at a node if its value there depends on
-no input: its filter is zero, say, so that it is its bias, which batch norm and ReLU turn into
-another constant.
+A channel is *constant* at a node if its value there depends on no input: its filter is zero, say, so
+that it is its bias, which batch norm and ReLU turn into another constant.
 """
 
 import operator
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
+from torch_halo.deployment.kinds import BATCH_NORMS, LAYERS, Layer, batch_norm_line, is_padded
 from torch_halo.deployment.regions import Branchless, is_plain
-
-CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-LAYERS = (nn.Linear, *CONVOLUTIONS)
-BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-Layer = nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.Linear
-BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
+from torch_halo.deployment.spaces import Analysis, Branch, Channels, Reader, Space
 
 _ELEMENTWISE = (
     *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish, nn.Sigmoid, nn.Tanh),
@@ -45,76 +37,6 @@ _POOL_FUNCTIONS = {
     *(F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d),
 }
 _ADDITIONS = {operator.add, operator.iadd, torch.add}
-
-
-@dataclass
-class Reader:
-    """A layer that reads a space's channels: each of them in `repeat` places, with constants as they arrive there."""
-
-    layer: Layer
-    repeat: int
-    value: Tensor
-    known: Tensor
-
-
-@dataclass
-class Space:
-    """Channels that stand or fall together."""
-
-    size: int
-    frozen: bool = False
-    makers: list[Layer] = field(default_factory=list)
-    readers: list[Reader] = field(default_factory=list)
-    passers: list[nn.Module] = field(default_factory=list)  # with parameters of their own for each channel
-    tied: "Space | None" = None
-
-    def root(self) -> "Space":
-        """The space that it is a part of."""
-        return self if self.tied is None else self.tied.root()
-
-    def tie(self, other: "Space") -> None:
-        """Make one of two."""
-        mine, its = self.root(), other.root()
-        if mine is its:
-            return
-        its.tied = mine
-        mine.frozen |= its.frozen or mine.size != its.size
-        mine.makers += its.makers
-        mine.readers += its.readers
-        mine.passers += its.passers
-
-
-@dataclass
-class Channels:
-    """A node's channels: their space, their axis, how often each is repeated, and their constants."""
-
-    space: Space
-    axis: int
-    repeat: int
-    value: Tensor
-    known: Tensor
-    is_bare: bool = False  # without the other axes: what is left of a branch
-
-    def after(self, value: Tensor | None = None, known: Tensor | None = None) -> "Channels":
-        """The same channels behind another operation."""
-        return replace(self, value=self.value if value is None else value, known=self.known if known is None else known)
-
-
-@dataclass(frozen=True)
-class Branch:
-    """A module whose output is constant, and added to something: (its node, the constants, the axes behind them)."""
-
-    node: fx.Node
-    value: Tensor
-    axes_after: int
-
-
-@dataclass
-class Analysis:
-    """All spaces of a graph, and its constant branches."""
-
-    spaces: list[Space] = field(default_factory=list)
-    branches: list[Branch] = field(default_factory=list)
 
 
 class _Walk:
@@ -350,24 +272,6 @@ class _Walk:
 def analyse(graph: fx.GraphModule) -> Analysis:
     """The spaces of a traced model in evaluation mode, whose nodes know their shapes."""
     return _Walk(graph).run(graph.graph)
-
-
-def is_padded(layer: Layer) -> bool:
-    """Whether zeros stand around what a layer reads, so that a constant is none at the edges."""
-    if isinstance(layer, nn.Linear):
-        return False
-    return layer.padding == "same" or (layer.padding != "valid" and any(_tuple(layer.padding)))
-
-
-def batch_norm_line(module: BatchNorm) -> tuple[Tensor, Tensor]:
-    """What batch norm is in evaluation: scale·x + shift, by channel."""
-    weight, bias = (None if x is None else x.detach() for x in (module.weight, module.bias))
-    assert module.running_mean is not None
-    assert module.running_var is not None
-    weight = torch.ones_like(module.running_mean) if weight is None else weight
-    bias = torch.zeros_like(module.running_mean) if bias is None else bias
-    scale = weight.double() / (module.running_var.double() + module.eps).sqrt()
-    return scale, bias.double() - module.running_mean.double() * scale
 
 
 def _shape(node: Any) -> Any:

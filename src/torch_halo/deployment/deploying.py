@@ -1,7 +1,7 @@
 """`deploy`: for each layer the engine that is fastest here, and never a model that is slower than it was."""
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
@@ -10,13 +10,14 @@ from torch import Tensor, nn
 
 from torch_halo.checks import Table
 from torch_halo.deployment.attention import split_attention
+from torch_halo.deployment.candidates import Run, find_runs, seen_layers
 from torch_halo.deployment.comparison import answers, as_inputs, difference, own_copy
 from torch_halo.deployment.folding import fold_batch_norm
 from torch_halo.deployment.kernel import has_numba
 from torch_halo.deployment.layers import NumbaChain, NumbaConv2d, sparse_layer
 from torch_halo.deployment.regions import is_plain, owned, replace_module
 from torch_halo.deployment.removal import count_parameters, remove_dead
-from torch_halo.deployment.timing import medians
+from torch_halo.deployment.timing import LayerTimes, Times, medians, milliseconds
 
 LEAST = 0.6  # below this share of zeros no sparse engine has a chance; none wins below about 0.8
 MARGIN = 0.95  # of the dense layer's time is what a sparse one must stay under
@@ -24,50 +25,6 @@ ENGINES: Table[tuple[str, ...]] = Table(
     "engine", {"auto": ("csr", "numba"), "dense": (), "csr": ("csr",), "numba": ("numba",)}
 )
 Engine = Literal["auto", "dense", "csr", "numba"]
-
-
-@dataclass(frozen=True)
-class LayerTimes:
-    """A layer: its share of zeros, the engine that it got, and seconds for the example's input by engine."""
-
-    name: str
-    sparsity: float
-    engine: str
-    seconds: dict[str, float]
-
-
-@dataclass(frozen=True)
-class Times:
-    """What deploying came to; print it."""
-
-    layers: tuple[LayerTimes, ...]
-    dense: float  # seconds of the model as it was given, for the example
-    now: float
-    threads: int
-    parameters: tuple[int, int]  # of the model as it was given, and without its dead structure if that was removed
-    notes: tuple[str, ...] = ()
-
-    @property
-    def times(self) -> float:
-        """How many times faster it is."""
-        return self.dense / self.now
-
-    def rows(self) -> list[tuple[str, ...]]:
-        """As a table: layer, sparsity, engine, milliseconds dense, milliseconds now."""
-        rows: list[tuple[str, ...]] = [("layer", "sparsity", "engine", "dense ms", "now ms")]
-        for layer in self.layers:
-            dense, now = layer.seconds["dense"], layer.seconds[layer.engine]
-            rows.append((layer.name, f"{layer.sparsity:.2%}", layer.engine, *map(_ms, (dense, now))))
-        return [*rows, ("all", "", "", _ms(self.dense), _ms(self.now))]
-
-    def __str__(self) -> str:
-        rows = self.rows()
-        widths = [max(len(row[i]) for row in rows) for i in range(5)]
-        lines = [
-            "  ".join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))])
-            for row in rows
-        ]
-        return "\n".join([*lines, *self.notes])
 
 
 class Deployed(NamedTuple):
@@ -101,7 +58,9 @@ def deploy(model: nn.Module, example_input: Any, engine: Engine = "auto") -> Dep
     best = next(iter(stages)) if engine != "auto" else min(seconds, key=lambda name: seconds[name])
     if best != next(iter(stages)):
         first = next(iter(stages))
-        work.notes.append(f"{first} it took {_ms(seconds[first])} ms as a whole, which is slower: deployed {best}")
+        work.notes.append(
+            f"{first} it took {milliseconds(seconds[first])} ms as a whole, which is slower: deployed {best}"
+        )
     chosen = stages[best]
     counts = (count_parameters(dense), chosen.parameters)
     times = (seconds["as it was"], seconds[best])
@@ -157,8 +116,8 @@ class _Work:
     def _with_engines(self, model: nn.Module, layers: list[LayerTimes], is_forced: bool) -> nn.Module:
         """An engine for each layer, in place; their times go into `layers`."""
         model = split_attention(_as_linear(model))
-        seen = _seen(model, self.inputs)
-        runs = list(_runs(model, seen)) if "numba" in self.engines else []
+        seen = seen_layers(model, self.inputs)
+        runs = list(find_runs(model, seen)) if "numba" in self.engines else []
         for name, (layer, x) in seen.items():
             chosen, times = self._chosen(name, layer, x, is_forced)
             layers.append(times)
@@ -193,7 +152,7 @@ class _Work:
         return None if best == "dense" else twins[best], LayerTimes(name, zeros, best, times)
 
     @torch.no_grad()
-    def _chain(self, run: "_Run", seen: dict[str, tuple[Any, Tensor]], found: list[LayerTimes]) -> None:
+    def _chain(self, run: Run, seen: dict[str, tuple[Any, Tensor]], found: list[LayerTimes]) -> None:
         """Linear layers and ReLUs that follow each other in one call, in place, where that is faster."""
         layers, x = [(seen[name][0], has_relu) for name, has_relu in run.layers], seen[run.layers[0][0]][1]
         weights = [layer.weight for layer, _ in layers]
@@ -214,37 +173,6 @@ class _Work:
         found.insert(place, LayerTimes(f"{names[0]} to {names[-1]}", sparsity, "numba", times))
 
 
-@dataclass(frozen=True)
-class _Run:
-    """Children `first` to `last` of a Sequential: linear layers, by name, and whether a ReLU follows each."""
-
-    module: nn.Sequential
-    first: int
-    last: int
-    layers: list[tuple[str, bool]]
-    before: list[nn.Module]  # the children as they were
-
-
-def _runs(model: nn.Module, seen: "_Seen") -> Iterator[_Run]:
-    """Runs of two linear layers and more, in Sequentials that are called as such."""
-    for prefix, module in owned(model, (nn.Sequential,)):
-        if prefix not in seen.sequentials:
-            continue
-        names = [f"{prefix}.{name}".lstrip(".") for name in module._modules]
-        layers: list[tuple[str, bool]] = []
-        first = 0
-        for i, child in enumerate([*module, None]):
-            if i < len(names) and names[i] in seen and type(child) is nn.Linear:
-                first = first if layers else i
-                layers.append((names[i], False))
-            elif child is not None and is_plain(child, (nn.ReLU,)) and layers:
-                layers[-1] = (layers[-1][0], True)
-            else:
-                if len(layers) > 1:
-                    yield _Run(module, first, i, layers, list(module)[first:i])
-                layers = []
-
-
 def _take_relus(module: nn.Sequential) -> None:
     """Let convolutions on our kernel do the ReLUs behind them, in place: a pass over memory less."""
     before: nn.Module | None = None
@@ -253,40 +181,6 @@ def _take_relus(module: nn.Sequential) -> None:
             before.has_relu = True
             module[i] = nn.Identity()
         before = before if type(child) is nn.Identity else child
-
-
-class _Seen(dict[str, tuple[Any, Tensor]]):
-    """Layers with the first input that each gets; and the Sequentials that are called as often as their children."""
-
-    sequentials: set[str]
-
-
-def _seen(model: nn.Module, inputs: tuple[Any, ...]) -> _Seen:
-    """The layers that could have an engine, and the Sequentials that could be one call."""
-    found, calls = _Seen(), dict[str, int]()
-    hooks = []
-    inside = {id(part) for m in model.modules() if isinstance(m, nn.MultiheadAttention) for part in m.modules()}
-    layers = {name for name, module in owned(model, (nn.Linear, nn.Conv2d)) if id(module) not in inside}
-    for name, module in list(model.named_modules()):
-
-        def look(layer: nn.Module, args: tuple[Any, ...], name: str = name) -> None:
-            calls[name] = calls.get(name, 0) + 1
-            if args and name in layers:
-                found.setdefault(name, (layer, args[0]))
-
-        hooks.append(module.register_forward_pre_hook(look))
-    try:
-        with torch.no_grad():
-            model(*copy.deepcopy(inputs))
-    finally:
-        for hook in hooks:
-            hook.remove()
-    found.sequentials = {
-        name
-        for name, module in model.named_modules()
-        if all(calls.get(f"{name}.{child}".lstrip(".")) == calls.get(name) for child in module._modules)
-    }
-    return found
 
 
 def _as_linear(model: nn.Module) -> nn.Module:
@@ -312,7 +206,3 @@ def _call(module: nn.Module, inputs: tuple[Any, ...]) -> Callable[[], Any]:
         module(*own)
     is_changed = any(isinstance(x, Tensor) and not torch.equal(x, y) for x, y in zip(own, inputs, strict=True))
     return (lambda: module(*copy.deepcopy(inputs))) if is_changed else (lambda: module(*own))
-
-
-def _ms(seconds: float) -> str:
-    return f"{1000 * seconds:.3f}"

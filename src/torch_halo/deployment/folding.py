@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from torch_halo.deployment.channels import BATCH_NORMS, CONVOLUTIONS, BatchNorm, batch_norm_line
+from torch_halo.deployment.kinds import BATCH_NORMS, CONVOLUTIONS, BatchNorm, batch_norm_line
 from torch_halo.deployment.regions import find_regions, is_plain, replace_module
 
 

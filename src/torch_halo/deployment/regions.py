@@ -1,7 +1,6 @@
 """The parts of a model that torch.fx can trace, as graphs whose modules are the model's own."""
 
 import contextlib
-import copy
 import io
 import operator
 from collections.abc import Iterator
@@ -12,6 +11,8 @@ import torch
 from torch import Tensor, fx, nn
 from torch.fx.passes.shape_prop import ShapeProp
 from torch.nn.utils import parametrize
+
+from torch_halo.deployment.calls import watch_call
 
 PAIRED = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)  # which have linear1, an activation and linear2
 _VIEWS = {"view", "reshape", "flatten", "transpose", "permute", "squeeze", "unsqueeze", "contiguous", "t", "expand"}
@@ -120,9 +121,8 @@ def _collect(module: nn.Module, name: str, inputs: dict[str, tuple[Any, ...] | s
     for each, reason in opaque.items():
         part = module.get_submodule(each.removeprefix(name).lstrip("."))
         if not each or (each in inputs and not type(part).__module__.startswith("torch.nn.")):
-            regions.left_alone[each or "the model"] = (
-                reason  # torch's own layers, and lists of layers, go without saying
-            )
+            # Torch's own layers, and lists of layers, go without saying.
+            regions.left_alone[each or "the model"] = reason
         for child, inner in part.named_children():
             _collect(inner, f"{each}.{child}".lstrip("."), inputs, regions)
 
@@ -160,20 +160,12 @@ def _is_in_place(node: fx.Node, modules: dict[str, nn.Module]) -> bool:
 def _inputs(model: nn.Module, example: tuple[Any, ...]) -> dict[str, tuple[Any, ...] | str]:
     """What each module is called with, if that is tensors alone; else the reason why it is not taken."""
     found: dict[str, tuple[Any, ...] | str] = {}
-    hooks = []
-    for name, module in model.named_modules():
 
-        def look(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], name: str = name) -> None:
-            is_simple = not kwargs and all(isinstance(x, Tensor) for x in args)
-            found.setdefault(name, args if is_simple else "it is called with other things than tensors, or by keyword")
+    def look(name: str, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        is_simple = not kwargs and all(isinstance(x, Tensor) for x in args)
+        found.setdefault(name, args if is_simple else "it is called with other things than tensors, or by keyword")
 
-        hooks.append(module.register_forward_pre_hook(look, with_kwargs=True))
-    try:
-        with torch.no_grad():
-            model(*copy.deepcopy(example))
-    finally:
-        for hook in hooks:
-            hook.remove()
+    watch_call(model, example, look)
     return found
 
 

@@ -8,9 +8,11 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from torch_halo.deployment.channels import BATCH_NORMS, LAYERS, Reader, Space, analyse, is_padded
+from torch_halo.deployment.channels import analyse
 from torch_halo.deployment.comparison import answers, as_inputs, difference, own_copy
+from torch_halo.deployment.kinds import BATCH_NORMS, LAYERS, is_padded
 from torch_halo.deployment.regions import Branchless, Region, find_regions, owned, replace_module
+from torch_halo.deployment.spaces import Reader, Space
 
 
 @dataclass(frozen=True)

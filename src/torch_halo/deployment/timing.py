@@ -1,8 +1,9 @@
-"""Times of functions that do the same, taken in turns, so that what disturbs one disturbs all."""
+"""Times of what does the same, taken in turns, so that what disturbs one disturbs all; and a table of them."""
 
 import statistics
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 ROUNDS, SECONDS = 15, 0.5  # at most so many turns; no new one after so long, once there were three
@@ -31,3 +32,52 @@ def _seconds(function: Callable[[], Any], calls: int) -> float:
     for _ in range(calls):
         function()
     return (time.perf_counter() - began) / calls
+
+
+@dataclass(frozen=True)
+class LayerTimes:
+    """A layer: its share of zeros, the engine that it got, and seconds for the example's input by engine."""
+
+    name: str
+    sparsity: float
+    engine: str
+    seconds: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Times:
+    """What deploying came to; print it."""
+
+    layers: tuple[LayerTimes, ...]
+    dense: float  # seconds of the model as it was given, for the example
+    now: float
+    threads: int
+    parameters: tuple[int, int]  # of the model as it was given, and without its dead structure if that was removed
+    notes: tuple[str, ...] = ()
+
+    @property
+    def times(self) -> float:
+        """How many times faster it is."""
+        return self.dense / self.now
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """As a table: layer, sparsity, engine, milliseconds dense, milliseconds now."""
+        rows: list[tuple[str, ...]] = [("layer", "sparsity", "engine", "dense ms", "now ms")]
+        for layer in self.layers:
+            dense, now = layer.seconds["dense"], layer.seconds[layer.engine]
+            rows.append((layer.name, f"{layer.sparsity:.2%}", layer.engine, *map(milliseconds, (dense, now))))
+        return [*rows, ("all", "", "", milliseconds(self.dense), milliseconds(self.now))]
+
+    def __str__(self) -> str:
+        rows = self.rows()
+        widths = [max(len(row[i]) for row in rows) for i in range(5)]
+        lines = [
+            "  ".join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))])
+            for row in rows
+        ]
+        return "\n".join([*lines, *self.notes])
+
+
+def milliseconds(seconds: float) -> str:
+    """As text."""
+    return f"{1000 * seconds:.3f}"
