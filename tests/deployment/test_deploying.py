@@ -161,6 +161,24 @@ def test_attention_that_cannot_be_split_stays():
     assert isinstance(fast, nn.MultiheadAttention)
 
 
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_layers_that_follow_each_other_are_one(is_shared, monkeypatch):
+    fast = ("numba", "with engines")  # on a busy machine they may not be
+    monkeypatch.setattr(deploying, "medians", lambda functions, **_: {k: 2.0 - (k in fast) for k in functions})
+    relu = nn.ReLU()
+    relus = [relu, relu] if is_shared else [nn.ReLU(), nn.ReLU()]
+    layers = [nn.Linear(256, 256) for _ in range(3)]
+    parts = [nn.Dropout(), nn.Flatten(), layers[0], relus[0], layers[1], relus[1], layers[2], nn.Softmax(1)]
+    model, x = nn.Sequential(*parts).eval(), torch.randn(1, 4, 64)
+    th.prune_(model, sparsity=0.98)
+    fast, times = th.deploy(model, x)
+    with torch.no_grad():
+        for each in (x, torch.randn(9, 4, 64)):
+            torch.testing.assert_close(fast(each), model(each), rtol=1e-4, atol=1e-6)
+    assert list(fast._modules) == ["0", "1", "7"]
+    assert [layer.name for layer in times.layers] == ["2 to 6"]
+
+
 @pytest.mark.parametrize("name", ["Bert", "GPT2"])
 def test_transformers(name):
     transformers = pytest.importorskip("transformers")

@@ -76,9 +76,19 @@ def test_chains(seed, threads):
         *(m for layer, r in zip(layers, relus, strict=True) for m in ([layer, nn.ReLU()] if r else [layer]))
     )
     twin = NumbaChain(list(zip(layers, relus, strict=True)))
-    for shape in ((1,), (), (5,), (2, 9), (300,), (0,)):
+    for shape in ((1,), (), (5,), (8,), (2, 9), (300,), (0,)):
         x = torch.randn(*shape, widths[0])
         assert_same(twin(x), dense(x))
+    flat = NumbaChain(list(zip(layers, relus, strict=True)), has_flatten=True)
+    for count in (1, 3, 20):
+        x = torch.randn(count, 1, widths[0], requires_grad=True).transpose(1, 2)
+        assert_same(flat(x), dense(x.flatten(1)).detach())
+
+
+@pytest.mark.parametrize("count", [1, 5, 40])
+def test_a_chain_hides_no_nan(count):
+    layers = [(nn.Linear(4, 4).requires_grad_(False), True), (nn.Linear(4, 2).requires_grad_(False), False)]
+    assert NumbaChain(layers)(torch.full((count, 4), torch.nan)).isnan().all()
 
 
 @pytest.mark.parametrize("kind", [CsrLinear, NumbaLinear])

@@ -159,14 +159,15 @@ class _Work:
         sparsity = sum(int((w == 0).sum()) for w in weights) / sum(w.numel() for w in weights)
         if sparsity < LEAST or x.dtype != torch.float32 or x.device.type != "cpu":
             return
-        whole = NumbaChain(layers)
-        modules = {"dense": nn.Sequential(*run.before), "one by one": run.module[run.first : run.last], "numba": whole}
+        whole, parts = NumbaChain(layers, run.has_flatten), run.module._modules
+        now = nn.Sequential(*(part for key in run.keys if (part := parts[key]) is not None))
+        modules = {"dense": nn.Sequential(*run.before), "one by one": now, "numba": whole}
         times = medians({key: _call(module, (x,)) for key, module in modules.items()})
         if min(times, key=lambda key: times[key]) != "numba":
             return
-        run.module[run.first] = whole
-        for i in range(run.first + 1, run.last):
-            run.module[i] = nn.Identity()
+        parts[run.keys[0]] = whole
+        for key in run.keys[1:]:  # the others keep their names
+            del parts[key]
         names = [name for name, _ in run.layers]
         place = next(i for i, layer in enumerate(found) if layer.name == names[0])
         found[:] = [layer for layer in found if layer.name not in names]
@@ -176,11 +177,12 @@ class _Work:
 def _take_relus(module: nn.Sequential) -> None:
     """Let convolutions on our kernel do the ReLUs behind them, in place: a pass over memory less."""
     before: nn.Module | None = None
-    for i, child in enumerate(module):
-        if isinstance(before, NumbaConv2d) and is_plain(child, (nn.ReLU,)):
+    for key, child in list(module._modules.items()):
+        if isinstance(before, NumbaConv2d) and child is not None and is_plain(child, (nn.ReLU,)):
             before.has_relu = True
-            module[i] = nn.Identity()
-        before = before if type(child) is nn.Identity else child
+            del module._modules[key]  # the others keep their names
+        elif type(child) is not nn.Identity:
+            before = child
 
 
 def _as_linear(model: nn.Module) -> nn.Module:

@@ -24,6 +24,7 @@ from torch_halo.checks import extra
 Array = NDArray[Any]
 
 TILE = 128  # tokens side by side, at most: their rows stay in the cache
+WIDE = 8  # so many tokens have sums in registers
 BLOCK = 16  # numbers in a cache line: transposing goes by so many
 
 
@@ -40,6 +41,23 @@ def _dot(source: Array, k: int, end: int, places: Array, values: Array) -> Any:
         a += values[k] * source[places[k]]
         k += 1
     return (a + b) + (c + d)
+
+
+def _dots(row: Array, start: float, source: Array, k: int, end: int, places: Array, values: Array) -> None:
+    """The same for WIDE tokens side by side: row = start + Σ_k values[k] · source[places[k]], in registers."""
+    a = b = c = d = e = f = g = h = start
+    while k < end:
+        value, x = values[k], source[places[k]]
+        a += value * x[0]
+        b += value * x[1]
+        c += value * x[2]
+        d += value * x[3]
+        e += value * x[4]
+        f += value * x[5]
+        g += value * x[6]
+        h += value * x[7]
+        k += 1
+    row[0], row[1], row[2], row[3], row[4], row[5], row[6], row[7] = a, b, c, d, e, f, g, h
 
 
 def _add_rows(row: Array, source: Array, k: int, end: int, places: Array, values: Array, scale: int) -> None:
@@ -142,7 +160,7 @@ def _chain(
     x: Array, y: Array, ends: Array, places: Array, values: Array, bias: Array, sizes: Array, relu: Array, scale: int
 ) -> None:
     """Several linear layers, one after another, with a ReLU behind those that have one; `scale` tokens at a time."""
-    source, target = np.empty((sizes.max(), scale), np.float32), np.empty((sizes.max(), scale), np.float32)
+    source, target = np.zeros((sizes.max(), scale), np.float32), np.empty((sizes.max(), scale), np.float32)
     for t in range(0, len(x), scale):
         count = min(scale, len(x) - t)
         _transpose(x[t : t + count], source)
@@ -150,15 +168,16 @@ def _chain(
         for layer in range(len(relu)):
             flat = source.reshape(-1)
             for o in range(sizes[layer + 1]):
+                row, first, last = target[o], ends[begin + o], ends[begin + o + 1]
                 if scale == 1:
-                    total = bias[begin + o] + _dot(flat, ends[begin + o], ends[begin + o + 1], places, values)
-                    target[o, 0] = max(total, np.float32(0)) if relu[layer] else total
-                    continue
-                row = target[o, :count]
-                row[:] = bias[begin + o]
-                _add_rows(row, flat, ends[begin + o], ends[begin + o + 1], places, values, scale)
+                    row[0] = bias[begin + o] + _dot(flat, first, last, places, values)
+                elif scale == WIDE:
+                    _dots(row, bias[begin + o], source, first, last, places, values)
+                else:
+                    row[:] = bias[begin + o]
+                    _add_rows(row, flat, first, last, places, values, scale)
                 if relu[layer]:
-                    for j in range(count):
+                    for j in range(scale):
                         row[j] = max(row[j], np.float32(0))
             begin += sizes[layer + 1]
             source, target = target, source
@@ -195,8 +214,8 @@ def _compiled() -> Kernels:
 def _jitted(numba: Any, cache: bool) -> Kernels:
     # Products may be fused with sums; sums may not be reordered: gathering vectors of them is slower than one by one.
     compiled = numba.njit(fastmath={"contract"}, nogil=True, cache=cache)
-    names: dict[str, Any] = {"np": np, "BLOCK": BLOCK, "min": min, "max": max, "range": range, "len": len}
-    for function in (_dot, _add_rows, _transpose, _lay_out, _linear, _convolution, _chain):
+    names: dict[str, Any] = {"np": np, "BLOCK": BLOCK, "WIDE": WIDE, "min": min, "max": max, "range": range, "len": len}
+    for function in (_dot, _dots, _add_rows, _transpose, _lay_out, _linear, _convolution, _chain):
         # With names of its own, in which the functions that it calls are compiled ones.
         own = FunctionType(function.__code__, names, function.__name__)
         own.__module__ = function.__module__
@@ -227,14 +246,19 @@ def has_numba() -> bool:
 def run_chain(x: Array, y: Array, layers: tuple[Array, ...]) -> None:
     """Run the kernel for several layers on torch's number of threads, which share the tokens."""
     chain = kernels().chain
-    threads = min(torch.get_num_threads(), -(-len(x) // 8))
-    scale = min(TILE, -(-len(x) // threads))
+    threads = min(torch.get_num_threads(), -(-len(x) // WIDE))
     if threads == 1:
-        chain(x, y, *layers, scale)
+        chain(x, y, *layers, _scale(len(x)))
         return
-    cuts = np.linspace(0, len(x), threads + 1).astype(int)
-    for job in [_pool().submit(chain, x[a:b], y[a:b], *layers, scale) for a, b in pairwise(cuts)]:
+    cuts = [len(x) * part // threads for part in range(threads + 1)]
+    jobs = [_pool().submit(chain, x[a:b], y[a:b], *layers, _scale(b - a)) for a, b in pairwise(cuts)]
+    for job in jobs:
         job.result()
+
+
+def _scale(tokens: int) -> int:
+    """How many tokens of a chain are side by side."""
+    return tokens if tokens == 1 else max(WIDE, min(TILE, tokens))
 
 
 def run(kernel: Kernel, x: Array, y: Array, weight: tuple[Array, ...], scale: int, *more: Any) -> None:
