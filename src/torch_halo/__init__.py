@@ -11,6 +11,7 @@ SDM 2021.
 
 from importlib.metadata import version
 
+from torch_halo.analysis import suspects
 from torch_halo.deployment import compress, deploy, load_compressed, remove_dead
 from torch_halo.figures import LayerSparsity, Sparsity, sparsity
 from torch_halo.masks import Masks
@@ -63,4 +64,5 @@ __all__ = [
     "recalibrate_",
     "remove_dead",
     "sparsity",
+    "suspects",
 ]

@@ -1,5 +1,6 @@
 """Sparsity figures, counted from the weights themselves."""
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -8,6 +9,8 @@ from torch import nn
 
 from torch_halo.selection import Select, select_weights
 from torch_halo.weights import sum_shards
+
+MAGNITUDES = tuple(10 ** (place / 4) for place in range(-40, 5))  # at which weights are counted: 1e-10 to 10
 
 
 @dataclass(frozen=True)
@@ -91,3 +94,21 @@ def _left(row: tuple[str, ...], widths: list[int]) -> str:
 
 def _right(row: tuple[str, ...], widths: list[int]) -> str:
     return "  ".join(cell.rjust(width) for cell, width in zip(row[2:], widths[2:], strict=True))
+
+
+@torch.no_grad()
+def shares_under(model: nn.Module, *, select: Select = None) -> list[float]:
+    """The share of the selected weights with a smaller magnitude than each of `MAGNITUDES`."""
+    weights, low, high = (
+        select_weights(model, select, frozen=True),
+        math.log10(MAGNITUDES[0]),
+        math.log10(MAGNITUDES[-1]),
+    )
+    counts = []
+    for weight in weights:
+        places = weight.local.abs().float().log10_()
+        below = (places < low).sum().reshape(1)
+        bins = torch.histc(places, len(MAGNITUDES) - 1, low, high)  # which leaves out what is not between them
+        counts.append(torch.cat([below.to(bins), bins]).cumsum(0))
+    total = sum(weight.parameter.numel() for weight in weights)
+    return [round(float(x) / max(total, 1), 6) for x in torch.stack(list(sum_shards(counts, weights))).sum(0)]

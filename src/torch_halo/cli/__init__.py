@@ -9,7 +9,7 @@ from importlib.metadata import version
 from typing import NoReturn, cast
 
 from torch_halo.checks import did_you_mean
-from torch_halo.cli import bench, data, demo, deploy, experiment, measure, report, train
+from torch_halo.cli import analyse, bench, data, demo, deploy, experiment, measure, report, train
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -41,7 +41,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--version", action="version", version=f"torch-halo {version('torch-halo')}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for room in (demo, train, measure, deploy, experiment, report, bench, data):
+    for room in (demo, train, measure, deploy, analyse, experiment, report, bench, data):
         room.add_to(commands, arguments)
     names = list(commands.choices)
     if arguments and not arguments[0].startswith("-") and arguments[0] not in names:

@@ -53,20 +53,20 @@ class Line:
 
 def by_sparsity(lines: Sequence[Line], levels: Iterable[float], limits: tuple[float, float]) -> str:
     """Figures against sparsity, on a scale on which each halving of what is left is as wide."""
-    with _looks():
-        figure, axes = _picture()
+    with looks():
+        figure, axes = picture()
         for line in lines:
             _draw(axes, line, [_left(x) for x in line.places])
         ticks = _apart(levels, axes.get_xlim())
         axes.set_xticks([_left(x) for x in ticks], [f"{100 * x:.4g}" for x in ticks])
         axes.set(xlabel="sparsity, %", ylim=limits)
-        return _svg(figure)
+        return as_svg(figure)
 
 
 def by_epoch(lines: Sequence[Line], *, is_log: bool = False, from_share: float = 0.0) -> str:
     """Figures by epoch; the lowest share of them may fall below the picture."""
-    with _looks():
-        figure, axes = _picture()
+    with looks():
+        figure, axes = picture()
         for i, line in enumerate(map(_thinned, lines)):
             every = max(1, len(line.places) // 6)
             # Side by side, so that where lines meet no marker hides all others.
@@ -79,22 +79,22 @@ def by_epoch(lines: Sequence[Line], *, is_log: bool = False, from_share: float =
             axes.set_ylim(bottom - 0.1 * (means[-1] - bottom or 1), means[-1] + 0.1 * (means[-1] - bottom or 1))
         axes.locator_params(axis="x", integer=True)
         axes.set(xlabel="epoch")
-        return _svg(figure)
+        return as_svg(figure)
 
 
 def by_layer(lines: Sequence[Line], names: Sequence[str]) -> str:
     """Figures by layer, from top to bottom; a line's places are layers' numbers."""
     every = -(-len(names) // 30)  # as many names as can be read
-    with _looks():
-        figure, axes = _picture(height=1.2 + 0.22 * min(max(len(names), 5), 30), left=0.3)
+    with looks():
+        figure, axes = picture(height=1.2 + 0.22 * min(max(len(names), 5), 30), left=0.3)
         for line in lines:
             _draw(axes, line, line.places, across=True)
         shown = range(0, len(names), every)
-        short = _shortened(names)
+        short = shortened(names)
         axes.set_yticks([*shown], [short[i] for i in shown])
         axes.set_ylim(len(names) - 0.5, -0.5)
         axes.set(xlabel="weights that are zero, %")
-        return _svg(figure)
+        return as_svg(figure)
 
 
 @cache
@@ -102,11 +102,11 @@ def key(how: Style) -> str:
     """A line's sample for a list of what is drawn how."""
     from matplotlib.figure import Figure
 
-    with _looks():
+    with looks():
         figure = Figure(figsize=(0.5, 0.2))
         axes = figure.add_axes((0, 0, 1, 1), frameon=False, xticks=[], yticks=[], xlim=(0, 2), ylim=(-1, 1))
         axes.plot([0.1, 1, 1.9], [0, 0, 0], color=how.colour, linestyle=how.dash, marker=how.marker, markevery=[1])
-        return _svg(figure)
+        return as_svg(figure)
 
 
 def with_names(svg: str, number: int) -> str:
@@ -115,7 +115,8 @@ def with_names(svg: str, number: int) -> str:
     return re.sub(r'(url\(|href=")#', rf"\1#p{number}-", svg)
 
 
-def _looks() -> AbstractContextManager[None]:
+def looks() -> AbstractContextManager[None]:
+    """How all pictures look, while they are drawn."""
     import matplotlib
 
     return matplotlib.rc_context(
@@ -140,7 +141,8 @@ def _looks() -> AbstractContextManager[None]:
     )
 
 
-def _picture(height: float = HEIGHT, left: float = 0.15) -> "tuple[Figure, Axes]":
+def picture(height: float = HEIGHT, left: float = 0.15) -> "tuple[Figure, Axes]":
+    """An empty one."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(WIDTH, height))
@@ -193,14 +195,14 @@ def _make_log(axes: "Axes") -> None:
     axes.yaxis.set_minor_locator(NullLocator())
 
 
-def _shortened(names: Sequence[str], most: int = 16) -> list[str]:
+def shortened(names: Sequence[str], most: int = 16) -> list[str]:
     """Names that have room beside a picture."""
     if any(len(name) > most for name in names):
         names = [name.removesuffix(".weight") for name in names]
     return [name if len(name) <= most else f"…{name[1 - most :]}" for name in names]
 
 
-def _svg(figure: "Figure") -> str:
+def as_svg(figure: "Figure") -> str:
     """An SVG to stand in a page: without a size, fonts and rules of its own."""
     buffer = io.StringIO()
     nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))

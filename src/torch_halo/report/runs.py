@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torch_halo.experiments.store import Run, find_runs, unread_lines
+from torch_halo.report.analysis import analysis_of
 from torch_halo.report.blocks import blocks_of, styles
 from torch_halo.report.groups import figures, sections, usable
 from torch_halo.report.inference import inference_of
@@ -43,6 +44,7 @@ def runs_html(runs: Iterable[Run], problems: Mapping[Path, str]) -> str:
             "times": time_table(section),
             "blocks": blocks_of(section, drawn),
             "inference": inference_of(section),
+            "looks": analysis_of(section),
         }
         for section in found
     ]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from torch_halo.checks import extra
-from torch_halo.figures import sparsity
+from torch_halo.figures import shares_under, sparsity
 from torch_halo.files import write_whole
 from torch_halo.selection import select_weights
 from torch_halo.training.evaluation import as_data, figures, measure
@@ -33,6 +33,7 @@ def epoch_figures(session: Session) -> dict[str, Any]:
     with session.sparsifier.plain():
         measured, near = measure(session.model, data, fabric), near_zero(session)
         zeros = sparsity(session.module, select=session.config.shrinking.select).sparsity
+        shares = shares_under(session.module, select=session.config.shrinking.select)
     return {
         "epoch": now.epoch + 1,
         "step": session.step,
@@ -41,6 +42,7 @@ def epoch_figures(session: Session) -> dict[str, Any]:
         "penalty": None if session.shrink is None else float(session.shrink.value()),
         "near_zero": near,
         "sparsity": zeros,
+        "magnitudes": shares,
         "coefficients": _coefficient_quantiles(session),
         "seconds": round(now.seconds, 3),
     }
@@ -125,6 +127,6 @@ def _flat(row: dict[str, Any], prefix: str = "") -> dict[str, float]:
     for key, value in row.items():
         if isinstance(value, dict):
             found |= _flat(value, f"{prefix}{key}/")
-        elif value is not None and key != "epoch":
+        elif value is not None and key not in ("epoch", "magnitudes"):
             found[prefix + key] = value
     return found

@@ -1,0 +1,20 @@
+"""When weights became small: the share under the final threshold, epoch by epoch."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from torch_halo.analysis.ranks import Array
+from torch_halo.figures import MAGNITUDES
+
+
+def history(epochs: Sequence[Mapping[str, Any]], threshold: float) -> Array:
+    """The share of the weights under a magnitude after each epoch, of a run's metrics.
+
+    Between the magnitudes at which they were counted it is interpolated.
+    """
+    if not all(row.get("magnitudes") for row in epochs) or not epochs:
+        raise ValueError("the metrics have no magnitudes: the run was trained by an older version; train it again")
+    place = np.log(max(threshold, MAGNITUDES[0]))
+    return np.array([np.interp(place, np.log(MAGNITUDES), row["magnitudes"]) for row in epochs])
