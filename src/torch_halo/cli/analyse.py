@@ -2,24 +2,23 @@
 
 import argparse
 import importlib.util
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
-from torch_halo.analysis import Suspects, suspects
+from torch_halo.analysis import Suspects
 from torch_halo.checks import extra, number, whole
 from torch_halo.cli.data import add_data_dir
 from torch_halo.cli.display import say, table
 from torch_halo.experiments.analysing import ANALYSES, Case, analyse, overlaps, write_analysis
+from torch_halo.experiments.suspicion import FIRST, first_rows, rank_suspects
 from torch_halo.files import check_writable, write_whole
 from torch_halo.training.subject import Subject, subject
 
-SHOWN, PICTURED = 10, 36  # in the table on the screen, and in the report
+SHOWN = 10
 
 
 def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", arguments: Sequence[str]) -> None:
@@ -124,19 +123,14 @@ def _suspects(options: argparse.Namespace) -> int:
     check_writable(options.output)
     count = None if options.count is None else whole("--count", options.count, at_least=1)
     run = _run(options.path, options.data_dir)
-    losses = sorted((options.path / "losses").glob("epoch-*.npy"))
-    if not losses:
+    found, told = rank_suspects(options.path, run)
+    if not told["epochs"]:
         hint = "its final network's losses count; train with --sample-losses for those of all epochs"
         print(f"{options.path} has no losses by sample: {hint}", file=sys.stderr)
-    source = np.stack([np.load(path) for path in losses]) if losses else run.module
-    found = suspects(source, run.data, model=run.module)
-    flips = int(run.data.flipped.sum())
-    told: dict[str, Any] = {"flips": flips, **(found.found(run.data.flipped) if flips else {})}
-    first = _first(found, PICTURED)
-    write_whole(options.path / "suspects.json", json.dumps({**told, "first": first}) + "\n")
     _write_sheet(options.path / "suspects.png", run, found)
     write_whole(options.output, found.csv(count))
-    say("\n".join(table([("index", "given", "likely", "score"), *first[:SHOWN]])))
+    first, flips = first_rows(found, SHOWN), told["flips"]
+    say("\n".join(table([("index", "given", "likely", "score"), *first])))
     if flips:
         say(f"of {flips:,} known flips: AUROC {told['auroc']:.4f}, precision at {flips:,} {told['precision']:.4f}")
     else:
@@ -145,17 +139,12 @@ def _suspects(options: argparse.Namespace) -> int:
     return 0
 
 
-def _first(found: Suspects, count: int) -> list[tuple[str, ...]]:
-    parts = [part[:count] for part in (found.index, found.given, found.likely, found.score)]
-    return [(str(i), str(a), str(b), f"{score:.4g}") for i, a, b, score in zip(*parts, strict=True)]
-
-
 def _write_sheet(path: Path, run: Subject, found: Suspects) -> None:
     """The images of the first, if there is something to draw them with."""
     if importlib.util.find_spec("matplotlib") is None:
         return
     from torch_halo.report.analysis_pictures import contact_sheet
 
-    images = run.data.train.inputs[torch.from_numpy(found.index[:PICTURED].copy())].permute(0, 2, 3, 1).cpu().numpy()
-    captions = [f"{i}\n{a} ({b}?)" for i, a, b, _ in _first(found, PICTURED)]
+    images = run.data.train.inputs[torch.from_numpy(found.index[:FIRST].copy())].permute(0, 2, 3, 1).cpu().numpy()
+    captions = [f"{i}\n{a} ({b}?)" for i, a, b, _ in first_rows(found, FIRST)]
     write_whole(path, contact_sheet(list(images), captions))

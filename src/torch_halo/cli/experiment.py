@@ -32,7 +32,7 @@ ABOUT = """Run the paper's tables and figures, or show what is there. Runs are k
 what is there is not run again, what was stopped goes on."""
 ACTIONS = ("show", "status", "keep")
 RUNS = Path("runs")
-SPEC = ("scale", "models", "methods", "sparsities", "seeds", "epochs", "trial_epochs")  # what an experiment can be told
+SPEC = ("scale", "models", "methods", "sparsities", "seeds", "epochs", "trial_epochs", "label_noise")
 
 
 def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", arguments: Sequence[str]) -> None:
@@ -76,11 +76,16 @@ def _about(name: str, experiment: Experiment) -> str:
     """What a scale runs, in a few lines."""
     scale = experiment.scales[name]
     there = [subject.name for subject in scale.subjects if subject.model.name in (scale.models or scale.names())]
-    levels = f"at {' '.join(f'{level:g}' for level in scale.sparsities)}; " if scale.sparsities else ""
+    levels = f"at {_listed(scale.sparsities)}; " if scale.sparsities else ""
+    levels += f"label noise {_listed(scale.noises)}; " if any(scale.noises) else ""
     trials = f", {scale.trial_epochs} to choose settings" if scale.trial_epochs else ""
     span = f"epochs {scale.epochs}{trials}; seeds {scale.seeds}"
     what = f"{', '.join(there)}; {' '.join(scale.methods)}; {levels}{span}"
     return textwrap.fill(f"--scale {name}: {what}", 78, subsequent_indent="    ", break_on_hyphens=False)
+
+
+def _listed(numbers: Sequence[float]) -> str:
+    return " ".join(f"{number:g}" for number in numbers)
 
 
 def _check_name(arguments: Sequence[str]) -> None:
@@ -107,6 +112,9 @@ def _add_spec(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--epochs", type=int, metavar="N", help="passes over the training set", **shown)
     group.add_argument(
         "--trial-epochs", type=int, metavar="N", help="of the runs on which settings are chosen (as many)", **shown
+    )
+    group.add_argument(
+        "--label-noise", nargs="+", type=float, metavar="X", help="shares of training labels that are wrong", **shown
     )
     parser.add_argument("--runs", type=Path, default=RUNS, metavar="DIR", help="where runs are kept (runs)")
 

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from torch_halo.experiments.noise import noise_sheets
 from torch_halo.experiments.plan import Plan
 from torch_halo.experiments.spec import Spec, saved_specs
 from torch_halo.experiments.store import Store
@@ -18,7 +19,9 @@ its figures come from: the folders of the runs, with their settings, seeds, figu
 
 def tables_of(spec: Spec, store: Store) -> list[Sheet]:
     """An experiment's tables."""
-    return timing_sheets(spec, store) if spec.name == "time" else sheets(Plan(spec, store))
+    if spec.name == "time":
+        return timing_sheets(spec, store)
+    return noise_sheets(Plan(spec, store)) if spec.name == "label-noise" else sheets(Plan(spec, store))
 
 
 def keep(spec: Spec, store: Store, other: Path) -> int:

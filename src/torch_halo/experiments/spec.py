@@ -23,20 +23,24 @@ MNIST_ROWS = ("dense", "random-init", "lottery", "l1", "sws", "halo")
 CIFAR_ROWS = ("dense", "grasp", "random-init", "lottery", "dst", "l1", "mcp", "sws", "halo")
 SMALL_CIFAR_ROWS = ("dense", "lottery", "grasp", "dst", "gmp", "rigl", "l1", "sws", "halo", "halo-target")
 TARGET_ROWS = ("dense", "halo-target")
+NOISE_ROWS = ("dense", "l1", "halo")
+NOISES = (0.0, 0.2, 0.4, 0.7)
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A network on a data set."""
+    """A network on a data set, some of whose labels may be made wrong."""
 
     data: str
     model: Model
+    noise: float = 0.0
 
     @property
     def name(self) -> str:
         """For people."""
         options = "".join(f" {key} {value:g}" for key, value in self._changed().items())
-        return f"{self.model.name}{options} on {self.data}"
+        noise = f", label noise {self.noise:g}" if self.noise else ""
+        return f"{self.model.name}{options} on {self.data}{noise}"
 
     def _changed(self) -> dict[str, Any]:
         plain = Model(self.model.name).options
@@ -56,6 +60,7 @@ class Scale:
     schedule: Schedule | None = None  # the paper's, if none is named, with its milestones where they fall
     channels_last: bool = False  # on a CPU convolutions then take two thirds of the time, or five sixths
     trial_epochs: int = 0  # of the runs on which settings are chosen; as many as the final ones have, if 0
+    noises: tuple[float, ...] = (0.0,)  # shares of the training labels that are made wrong
 
     def names(self) -> tuple[str, ...]:
         """The networks' names."""
@@ -125,6 +130,24 @@ EXPERIMENTS: Table[Experiment] = Table(
                 ),
             },
         ),
+        "label-noise": Experiment(
+            "Training with wrong labels: what is learned by heart (the paper's figure 5)",
+            {
+                "full": Scale(_FULL_VGG, NOISE_ROWS, epochs=160, seeds=5, sparsities=(), noises=NOISES),
+                "small": Scale(
+                    _LENETS[:1] + _subjects(("cifar10",), Model("lenet-5-caffe")),
+                    NOISE_ROWS,
+                    epochs=100,
+                    seeds=3,
+                    sparsities=(),
+                    models=_FIRST,
+                    schedule=Cosine(),
+                    channels_last=True,
+                    trial_epochs=30,
+                    noises=NOISES,
+                ),
+            },
+        ),
         "time": Experiment(
             "Seconds an epoch, by penalty",
             {
@@ -188,6 +211,7 @@ class Spec:
     seeds: int = 0
     epochs: int = 0
     trial_epochs: int = 0
+    label_noise: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         SCALES[self.scale]
@@ -202,7 +226,8 @@ class Spec:
             METHODS[name]
         levels = self.sparsities or scale.sparsities
         checked = tuple(sorted({number("sparsities", level, above=0, below=1) for level in levels}))
-        given = {"models": models, "methods": methods, "sparsities": checked}
+        noises = tuple(number("label_noise", noise, at_least=0, below=1) for noise in self.label_noise or scale.noises)
+        given = {"models": models, "methods": methods, "sparsities": checked, "label_noise": noises}
         for key, value in given.items():
             object.__setattr__(self, key, tuple(dict.fromkeys(value)))
         for key in ("seeds", "epochs"):
@@ -217,8 +242,14 @@ class Spec:
         return EXPERIMENTS[self.name]
 
     def subjects(self) -> list[Subject]:
-        """The networks that are named."""
-        return [s for s in self.experiment.scales[self.scale].subjects if s.model.name in self.models]
+        """The networks that are named, with each share of wrong labels."""
+        there = [s for s in self.experiment.scales[self.scale].subjects if s.model.name in self.models]
+        return [replace(subject, noise=noise) for subject in there for noise in self.label_noise]
+
+    @property
+    def levels(self) -> tuple[float, ...]:
+        """The sparsities at which networks are measured; 0, as they were trained, if there are none."""
+        return self.sparsities or (0.0,)
 
     def rows(self) -> list[Row]:
         """The table's rows."""
@@ -237,12 +268,17 @@ class Spec:
         base = paper(subject.data, subject.model.name, None) if is_papers else PLAIN
         return replace(
             base,
-            data=Data(subject.data, validation=VALIDATION if is_trial else 0.0),
+            data=Data(subject.data, validation=VALIDATION if is_trial else 0.0, label_noise=subject.noise),
             model=subject.model,
             optimizer=replace(base.optimizer, lr=RATES.get(subject.model.name, base.optimizer.lr)),
             schedule=scale.schedule or base.schedule.stretched(epochs / base.training.epochs),
             compute=Compute(channels_last=scale.channels_last and subject.model.name in CONVOLUTIONS),
-            training=Training(epochs=epochs, batch_size=base.training.batch_size, seed=seed),
+            training=Training(
+                epochs=epochs,
+                batch_size=base.training.batch_size,
+                seed=seed,
+                sample_losses=subject.noise > 0 and not is_trial,  # by which wrong labels are found
+            ),
         )
 
     def save(self, store: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from torch_halo.experiments.plan import Job
 from torch_halo.experiments.store import read_run
+from torch_halo.experiments.suspicion import rank_suspects
 from torch_halo.methods import method_of
 from torch_halo.models import read_weights
 from torch_halo.training.config import Config
@@ -19,6 +20,7 @@ from torch_halo.training.levels import add_levels
 from torch_halo.training.runs import Inputs, run
 from torch_halo.training.session import Session
 from torch_halo.training.signals import Stopped
+from torch_halo.training.subject import subject
 
 
 class Quiet:
@@ -52,6 +54,8 @@ def do(job: Job, store: Path, data_dir: Path | None, parent: int | None = None) 
         begin = partial(method.begin, config=config, before=before)
         run(config, folder.path, Quiet(parent), Inputs(data_dir), begin=begin)
     add_levels(folder.path, job.levels, data_dir)
+    if (folder.path / "losses").exists():
+        rank_suspects(folder.path, subject(folder.path, data_dir))
     folder.checkpoint.unlink(missing_ok=True)  # of a finished run nobody needs it
 
 

@@ -1,17 +1,17 @@
 """The report's part about what runs' networks look like, and which labels are suspicious."""
 
 import base64
-import json
 from dataclasses import dataclass
 from typing import Any
 
 from torch_halo.experiments.analysing import read_analysis
 from torch_halo.experiments.store import Run
+from torch_halo.experiments.suspicion import read_suspects
 from torch_halo.report.analysis_pictures import PICTURES, analysis_svg
 from torch_halo.report.groups import Section
 from torch_halo.report.inference import Grid
 
-SUSPECTS, SHEET = "suspects.json", "suspects.png"  # in a run's folder, by `halo suspects`
+SHEET = "suspects.png"  # in a run's folder, by `halo suspects`
 
 
 @dataclass(frozen=True)
@@ -66,15 +66,15 @@ def _dead(found: dict[str, Any]) -> Look:
 
 
 def _suspects(run: Run) -> list[Look]:
-    if not (run.path / SUSPECTS).exists():
-        return []
     try:
-        found = json.loads((run.path / SUSPECTS).read_text())
+        found = read_suspects(run.path)
+        if found is None:
+            return []
         rows = [[str(cell) for cell in row] for row in found["first"]]
         judged = [f"AUROC {found['auroc']:.4f}", f"precision {found['precision']:.4f}"] if "auroc" in found else []
         text = ", ".join(judged) + f" over {found['flips']:,} known flips." if judged else "No flips are known."
     except (KeyError, TypeError, ValueError) as error:
-        return [Look("Left out", f"{SUSPECTS} cannot be read ({error})")]
+        return [Look("Left out", f"suspects.json cannot be read ({error})")]
     grid = Grid("The most suspicious training labels", ["index", "given", "likely", "score"], rows)
     sheet = run.path / SHEET
     png = base64.b64encode(sheet.read_bytes()).decode() if sheet.exists() else ""

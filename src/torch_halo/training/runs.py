@@ -13,11 +13,12 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from torch_halo.data import Split
 from torch_halo.figures import sparsity
 from torch_halo.models import load_weights
 from torch_halo.training import checkpoint
 from torch_halo.training.config import Config
-from torch_halo.training.evaluation import as_data, measure
+from torch_halo.training.evaluation import as_data, evaluate, measure
 from torch_halo.training.fabric import each, launch, parting, together
 from torch_halo.training.folder import RunFolder, write_weights
 from torch_halo.training.loop import train
@@ -145,6 +146,8 @@ def _finish(session: Session, folder: RunFolder) -> None:
     ask = partial(measure, session.model, data, session.fabric)
     figures, state = ask(), whole_state(module)
     zeros = sparsity(module, select=config.shrinking.select).sparsity
+    wrong = Split(*(part[data.flipped] for part in data.train))  # and learned by heart, if the network gives them
+    learned = evaluate(session.model, data, wrong, session.fabric)
     levels = [pruned(module, level, config, data, ask) for level in config.pruning.sparsity]
 
     def write() -> None:
@@ -157,6 +160,7 @@ def _finish(session: Session, folder: RunFolder) -> None:
             "train": epochs[-1]["train"] if epochs else None,
             **as_data(figures),
             "sparsity": zeros,
+            **({} if learned is None else {"memorised": learned.accuracy}),
             "memory": _peak_memory(session.fabric.device),
             "pruned": [level.as_dict() for level in levels],
             "versions": {name: version(name) for name in ("torch-halo", "torch")},
