@@ -7,22 +7,24 @@ from torch_halo.experiments.plan import Cell, Plan
 from torch_halo.experiments.spec import describe
 from torch_halo.experiments.store import Run
 from torch_halo.experiments.suspicion import read_suspects
-from torch_halo.experiments.tables import MISSING, Sheet, Source
+from torch_halo.experiments.tables import MISSING, Sheet, Source, percent
 
-HEADER = ("method", "label noise", "train", "test", "gap", "memorised", "AUROC", "precision")
+HEADER = ("method", "label noise", "train", "test", "gap", "memorised", "test, pruned", "AUROC", "precision")
 
 
 def noise_sheets(plan: Plan) -> list[Sheet]:
     """A table for each network: accuracies in percent, and how well wrong labels were found."""
     found: dict[str, list[Cell]] = {}
     for row in plan.rows:
-        found.setdefault(f"{row.subject.model.name} on {row.subject.data}", []).append(plan.cell(row, 0.0))
+        found.setdefault(f"{row.subject.model.name} on {row.subject.data}", []).append(
+            plan.cell(row, plan.spec.sparsities[0])
+        )
     return [_sheet(plan, name, cells) for name, cells in found.items()]
 
 
 def _sheet(plan: Plan, name: str, cells: Sequence[Cell]) -> Sheet:
     ordered = sorted(cells, key=lambda cell: cell.row.subject.noise)
-    body = tuple((cell.row.label, f"{cell.row.subject.noise:g}", *_figures(cell.runs)) for cell in ordered)
+    body = tuple((cell.row.label, f"{cell.row.subject.noise:g}", *_figures(cell)) for cell in ordered)
     sources = tuple(
         Source(
             f"{cell.row.label}, noise {cell.row.subject.noise:g}",
@@ -34,25 +36,27 @@ def _sheet(plan: Plan, name: str, cells: Sequence[Cell]) -> Sheet:
         for cell in ordered
     )
     seeds = f"{plan.spec.seeds} seeds, mean ± sd" if plan.spec.seeds > 1 else "1 seed"
+    level = percent(plan.spec.sparsities[0])
     notes = (
         "train and test: accuracy in percent in the last epoch, train on labels as they were given; gap: train - test.",
-        "memorised: wrong labels that the final network gives itself, in percent.",
+        f"memorised: wrong labels that the final network gives itself, in percent; pruned: to {level}.",
         "AUROC, precision: of ranking the labels by their mean loss over training, precision at the number of flips.",
     )
     title = f"{name}: training with wrong labels, {plan.spec.epochs} epochs, {seeds}"
     return Sheet(title, HEADER, body, sources, notes)
 
 
-def _figures(runs: Sequence[Run]) -> tuple[str, ...]:
+def _figures(cell: Cell) -> tuple[str, ...]:
     ways: tuple[tuple[Callable[[Run], float | None], int], ...] = (
         (_train, 2),
         (_test, 2),
         (_gap, 2),
         (lambda run: run.result.get("memorised"), 1),
+        (lambda run: _pruned(run, cell.sparsity), 2),
         (lambda run: _judged(run, "auroc"), 4),
         (lambda run: _judged(run, "precision"), 4),
     )
-    return tuple(_text(runs, way, digits) for way, digits in ways)
+    return tuple(_text(cell.runs, way, digits) for way, digits in ways)
 
 
 def _text(runs: Sequence[Run], way: Callable[[Run], float | None], digits: int = 2) -> str:
@@ -75,6 +79,11 @@ def _test(run: Run) -> float:
 def _gap(run: Run) -> float | None:
     train = _train(run)
     return None if train is None else train - _test(run)
+
+
+def _pruned(run: Run, sparsity: float) -> float | None:
+    found = run.at(sparsity)
+    return None if found is None else float(found["test"]["accuracy"])
 
 
 def _judged(run: Run, name: str) -> float | None:

@@ -114,7 +114,7 @@ class Plan:
     def unknown(self) -> Iterator[Config]:
         """Final runs whose settings are not chosen yet, with others in their stead."""
         for row in self.rows:
-            method, pending = row.grid[0], [s for s in self.spec.levels if self._is_pending(row, s)]
+            method, pending = row.grid[0], [s for s in self.spec.sparsities if self._is_pending(row, s)]
             for sparsity in pending if method.has_target else pending[:1]:
                 yield from [self._job(row.subject, method, sparsity, 0).config] * self.spec.seeds
 
@@ -149,7 +149,7 @@ class Plan:
         for method in row.grid:
             job = self._trial(row, method, sparsity)
             run = self.store.run(job.config)
-            level = None if run is None else run.at(sparsity) if sparsity else run.result
+            level = None if run is None else run.at(sparsity)
             if level is not None:
                 scores[method] = level["validation"]["accuracy"]
             elif not self.store.diverged(job.config):
@@ -169,7 +169,7 @@ class Plan:
     def jobs_of(self, row: Row) -> list[Job]:
         """The trials of a row's settings, and its final runs as far as they are known."""
         found: list[Job] = []
-        for sparsity in self.spec.levels:
+        for sparsity in self.spec.sparsities:
             if len(row.grid) > 1:
                 found += [self._trial(row, method, sparsity) for method in row.grid]
             chosen = self.chosen(row, sparsity)

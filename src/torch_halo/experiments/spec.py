@@ -23,7 +23,7 @@ MNIST_ROWS = ("dense", "random-init", "lottery", "l1", "sws", "halo")
 CIFAR_ROWS = ("dense", "grasp", "random-init", "lottery", "dst", "l1", "mcp", "sws", "halo")
 SMALL_CIFAR_ROWS = ("dense", "lottery", "grasp", "dst", "gmp", "rigl", "l1", "sws", "halo", "halo-target")
 TARGET_ROWS = ("dense", "halo-target")
-NOISE_ROWS = ("dense", "l1", "halo")
+NOISE_ROWS = ("dense", "l1", "halo", "halo-target")
 NOISES = (0.0, 0.2, 0.4, 0.7)
 
 
@@ -133,13 +133,13 @@ EXPERIMENTS: Table[Experiment] = Table(
         "label-noise": Experiment(
             "Training with wrong labels: what is learned by heart (the paper's figure 5)",
             {
-                "full": Scale(_FULL_VGG, NOISE_ROWS, epochs=160, seeds=5, sparsities=(), noises=NOISES),
+                "full": Scale(_FULL_VGG, NOISE_ROWS, epochs=160, seeds=5, sparsities=(0.95,), noises=NOISES),
                 "small": Scale(
                     _LENETS[:1] + _subjects(("cifar10",), Model("lenet-5-caffe")),
                     NOISE_ROWS,
                     epochs=100,
                     seeds=3,
-                    sparsities=(),
+                    sparsities=(0.95,),
                     models=_FIRST,
                     schedule=Cosine(),
                     channels_last=True,
@@ -245,11 +245,6 @@ class Spec:
         """The networks that are named, with each share of wrong labels."""
         there = [s for s in self.experiment.scales[self.scale].subjects if s.model.name in self.models]
         return [replace(subject, noise=noise) for subject in there for noise in self.label_noise]
-
-    @property
-    def levels(self) -> tuple[float, ...]:
-        """The sparsities at which networks are measured; 0, as they were trained, if there are none."""
-        return self.sparsities or (0.0,)
 
     def rows(self) -> list[Row]:
         """The table's rows."""
