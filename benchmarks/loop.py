@@ -22,9 +22,9 @@ from torch_halo.data import DataSet, Split, batches
 from torch_halo.models import lenet_300_100
 from torch_halo.training.config import Config
 from torch_halo.training.fabric import launch
-from torch_halo.training.loop import train_steps
+from torch_halo.training.loop import Unwatched, train_steps
 from torch_halo.training.optimizers import SGD
-from torch_halo.training.session import start
+from torch_halo.training.session import initial_network, start
 from torch_halo.training.settings import Compute, Model, Training
 
 
@@ -41,27 +41,15 @@ MNIST = ("mnist", (1, 28, 28), (33.3,), (78.6,), False)
 CIFAR = ("cifar10", (3, 32, 32), (125.3, 123.0, 113.9), (63.0, 62.1, 66.7), True)
 
 
-class Silent:
-    """Nobody watches."""
-
-    def wants_to_save(self):
-        return False
-
-    wants_to_stop = wants_to_save
-
-    def stepped(self, session):
-        pass
-
-
 def ours(data, model, batch, compute=None, lr=0.01):
     config = Config(
         model=model, optimizer=SGD(lr=lr), training=Training(batch_size=batch), compute=compute or Compute()
     )
-    session = start(config, launch(config.compute), data)
+    session = start(config, launch(config.compute), data, initial_network(config, data), None)
 
     def steps(count):
         session.progress.position = 0
-        train_steps(session, Silent(), islice(session.batches(), count))
+        train_steps(session, Unwatched(), islice(session.batches(), count))
 
     return steps
 
@@ -119,12 +107,12 @@ def piped(data, batch):
 def loader_epoch(data, batch, model):
     """Our loop fed by the DataLoader."""
     config = Config(model=model, optimizer=SGD(lr=0.01), training=Training(batch_size=batch))
-    session = start(config, launch(config.compute), data)
+    session = start(config, launch(config.compute), data, initial_network(config, data), None)
     loader = DataLoader(Transformed(data), batch, shuffle=True)
 
     def steps(count):
         session.progress.position = 0
-        train_steps(session, Silent(), ((x, y, None) for x, y in islice(loader, count)))
+        train_steps(session, Unwatched(), ((x, y, None) for x, y in islice(loader, count)))
 
     return steps
 
