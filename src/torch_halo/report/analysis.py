@@ -11,6 +11,7 @@ from torch_halo.report.analysis_pictures import PICTURES, analysis_svg
 from torch_halo.report.groups import Section
 from torch_halo.report.inference import Grid
 
+SHOWN = 10  # rows of a table
 SHEET = "suspects.png"  # in a run's folder, by `halo suspects`
 
 
@@ -70,7 +71,7 @@ def _suspects(run: Run) -> list[Look]:
         found = read_suspects(run.path)
         if found is None:
             return []
-        rows = [[str(cell) for cell in row] for row in found["first"]]
+        rows = [[str(cell) for cell in row] for row in found["first"][:SHOWN]]
         judged = [f"AUROC {found['auroc']:.4f}", f"precision {found['precision']:.4f}"] if "auroc" in found else []
         text = ", ".join(judged) + f" over {found['flips']:,} known flips." if judged else "No flips are known."
     except (KeyError, TypeError, ValueError) as error:
