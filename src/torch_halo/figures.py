@@ -5,12 +5,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from torch_halo.selection import Select, select_weights
 from torch_halo.weights import sum_shards
 
-MAGNITUDES = tuple(10 ** (place / 4) for place in range(-40, 5))  # at which weights are counted: 1e-10 to 10
+MAGNITUDES = tuple(10 ** (place / 10) for place in range(-100, 11))  # at which weights are counted: 1e-10 to 10
 
 
 @dataclass(frozen=True)
@@ -107,8 +107,16 @@ def shares_under(model: nn.Module, *, select: Select = None) -> list[float]:
     counts = []
     for weight in weights:
         places = weight.local.abs().float().log10_()
-        below = (places < low).sum().reshape(1)
-        bins = torch.histc(places, len(MAGNITUDES) - 1, low, high)  # which leaves out what is not between them
-        counts.append(torch.cat([below.to(bins), bins]).cumsum(0))
+        counts.append(torch.cat([(places < low).sum().reshape(1), _binned(places, low, high)]).cumsum(0))
     total = sum(weight.parameter.numel() for weight in weights)
-    return [round(float(x) / max(total, 1), 6) for x in torch.stack(list(sum_shards(counts, weights))).sum(0)]
+    return [round(float(x) / max(total, 1), 5) for x in torch.stack(list(sum_shards(counts, weights))).sum(0)]
+
+
+def _binned(places: Tensor, low: float, high: float) -> Tensor:
+    """How many are between each two of `MAGNITUDES`; piece by piece, since histc counts in float32."""
+    bins = len(MAGNITUDES) - 1
+    found = torch.zeros(bins, dtype=torch.int64, device=places.device)
+    for piece in places.flatten().split(2**22):
+        if len(piece):
+            found += torch.histc(piece, bins, low, high).long()  # what is not between them is left out
+    return found

@@ -1,12 +1,14 @@
 """Files that appear whole or not at all, and folders that one process at a time works in."""
 
 import hashlib
+import json
+import math
 import os
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 
 @contextmanager
@@ -33,6 +35,19 @@ def write_whole(path: Path, content: str | bytes) -> None:
     """Write a file that appears whole or not at all."""
     with whole_file(path) as file:
         file.write(content.encode() if isinstance(content, str) else content)
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Write data as JSON, whole or not at all, with null for what is no number: JSON has no NaN."""
+    write_whole(path, json.dumps(_finite(data), ensure_ascii=False) + "\n")
+
+
+def _finite(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {key: _finite(value) for key, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [_finite(value) for value in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data
 
 
 def remove_unfinished(folder: Path, names: Iterable[str]) -> None:

@@ -239,7 +239,12 @@ class Shrinkage:
         """λ's weight decay for the weights of a group."""
         if self._decay is not None:
             return self._decay
-        return float(group["weight_decay"]) if isinstance(optimizer, SGD) and group["weight_decay"] > 0 else 5e-4
+        return default_decay(isinstance(optimizer, SGD), float(group["weight_decay"]))
+
+
+def default_decay(is_sgd: bool, decay: float) -> float:
+    """λ's weight decay where none is given: the weights' for SGD where positive."""
+    return decay if is_sgd and decay > 0 else 5e-4
 
 
 def _target(

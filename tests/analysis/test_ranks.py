@@ -18,6 +18,8 @@ def test_they_are_those_of_others(seed):
 
 def test_what_cannot_be_said():
     assert np.isnan(rank_correlation(np.ones(3), np.arange(3.0)))
+    assert np.isnan(rank_correlation(np.array([1, np.nan, 2]), np.arange(3.0)))
+    assert ranks(np.zeros(0)).shape == (0,)
     assert np.isnan(auroc(np.arange(3.0), np.ones(3, bool)))
     assert np.isnan(precision_at(np.arange(3.0), np.ones(3, bool), 0))
 

@@ -72,5 +72,11 @@ def test_what_cannot_be_ranked_or_judged():
         th.suspects(np.ones((3, 39)), (truth, given))
     with pytest.raises(ValueError, match="40 samples have no loss in any epoch"):
         th.suspects(np.full((3, 40), np.nan), (truth, given))
+    with pytest.raises(ValueError, match="no samples to rank"):
+        th.suspects(Knows(), (truth[:0], given[:0]))
+    broken = Knows()
+    broken.scale.data.fill_(torch.nan)
+    with pytest.raises(ValueError, match="losses are NaN for 40 samples"):
+        th.suspects(broken, (truth, given))
     with pytest.raises(ValueError, match="as many inputs as labels are needed; received 39 and 40"):
         th.suspects(Knows(), (truth[:-1], given))

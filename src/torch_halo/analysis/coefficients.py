@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from torch_halo.analysis.ranks import Array, rank_correlation
 from torch_halo.checks import number, whole
 from torch_halo.penalties import HALO, InversePower
+from torch_halo.pruning import SCOPES
 from torch_halo.selection import Select, select_weights
 from torch_halo.shrinkage import Shrinkage
 from torch_halo.weights import gathered, local
@@ -23,7 +25,7 @@ class CoefficientTrend:
 
     magnitudes: Array
     coefficients: Array
-    threshold: float  # the smallest |w| that survives
+    threshold: float  # the smallest |w| that survives somewhere
     correlation: float  # of ranks, over all weights
     among_survivors: float  # of ranks, over those that survive
 
@@ -39,15 +41,17 @@ def coefficients(
     learned: Shrinkage | Mapping[str, Tensor],
     *,
     sparsity: float = 0.95,
+    scope: Literal["global", "layer"] = "global",
     sample: int = SAMPLE,
     seed: int = 0,
     select: Select = None,
 ) -> CoefficientTrend:
     """How λ goes with |w|, over the selected weights that have one λ each; a sample of them is returned.
 
-    `learned` is the Shrinkage, or λ by parameter name. Those survive that `prune_` would keep at
-    `sparsity`. Weights near zero are shaken by the noise of training more than by the penalty, so
-    over all weights the correlation is lower.
+    `learned` is the Shrinkage, or λ by parameter name. Those survive that are not zero and among the
+    largest of the model, or of their layer, as `prune_` would have it at `sparsity`.
+    Weights near zero are shaken by the noise of training more than by the penalty, so over all
+    weights the correlation is lower.
     """
     sparsity, sample = number("sparsity", sparsity, at_least=0, below=1), whole("sample", sample, at_least=1)
     lams = learned.coefficients if isinstance(learned, Shrinkage) else learned
@@ -57,15 +61,19 @@ def coefficients(
         if weight.name in lams and lams[weight.name].shape == weight.parameter.shape
     ]
     if not pairs:
-        raise ValueError("there is no λ for each weight: train with HALO (solve joint); L1, SWS and dense have none")
+        raise ValueError(
+            "there is no λ for each weight: train with HALO, solve joint, without a target sparsity; "
+            "its profile, SWS, L1 and dense networks have none"
+        )
     w, lam = (np.concatenate(part) for part in zip(*pairs, strict=True))
-    threshold = float(np.partition(w, min(round(sparsity * len(w)), len(w) - 1))[round(sparsity * len(w)) :].min())
-    survives = w >= threshold
+    SCOPES[scope]  # which must be known
+    parts = [w] if scope == "global" else [part for part, _ in pairs]
+    survives = np.concatenate([_largest(part, sparsity) for part in parts])
     chosen = np.random.default_rng(seed).choice(len(w), min(sample, len(w)), replace=False)
     return CoefficientTrend(
         w[chosen],
         lam[chosen],
-        threshold,
+        float(w[survives].min(initial=np.inf)),
         rank_correlation(w, lam),
         rank_correlation(w[survives], lam[survives]),
     )
@@ -88,6 +96,13 @@ def best_coefficients(magnitudes: Array, penalty: HALO, decay: float = 0.0) -> A
         is_below = k * xi * magnitudes > (psi + decay * middle) * middle ** (k + 1)
         low, high = np.where(is_below, middle, low), np.where(is_below, high, middle)
     found: Array = (low + high) / 2
+    return found
+
+
+def _largest(w: Array, sparsity: float) -> Array:
+    """Which of the magnitudes are not zero and not among the smallest."""
+    place = min(round(sparsity * len(w)), len(w) - 1)
+    found: Array = (w >= np.partition(w, place)[place]) & (w > 0)
     return found
 
 

@@ -14,7 +14,9 @@ def history(epochs: Sequence[Mapping[str, Any]], threshold: float) -> Array:
 
     Between the magnitudes at which they were counted it is interpolated.
     """
-    if not all(row.get("magnitudes") for row in epochs) or not epochs:
-        raise ValueError("the metrics have no magnitudes: the run was trained by an older version; train it again")
+    if not epochs:
+        raise ValueError("there are no metrics: not one epoch is done")
+    if any(len(row.get("magnitudes") or ()) != len(MAGNITUDES) for row in epochs):
+        raise ValueError("the metrics' magnitudes are missing: the run was trained by an older version; train it again")
     place = np.log(max(threshold, MAGNITUDES[0]))
     return np.array([np.interp(place, np.log(MAGNITUDES), row["magnitudes"]) for row in epochs])

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from torch_halo.selection import Select, select_weights
+from torch_halo.weights import gathered, local
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,8 @@ def _compared(name: str, a: Tensor, b: Tensor) -> LayerOverlap:
 
 
 def _zeros(model: nn.Module, select: Select) -> dict[str, Tensor]:
-    return {weight.name: weight.local == 0 for weight in select_weights(model, select, frozen=True)}
+    weights = select_weights(model, select, frozen=True)
+    return {weight.name: local(gathered(weight.parameter.detach())) == 0 for weight in weights}
 
 
 def _differences(one: Mapping[str, Tensor], two: Mapping[str, Tensor]) -> list[str]:

@@ -14,12 +14,19 @@ def ranks(x: Array) -> Array:
     >>> ranks(np.array([0.3, 0.1, 0.3])).tolist()
     [2.5, 1.0, 2.5]
     """
-    _, place, counts = np.unique(x, return_inverse=True, return_counts=True)
-    return (counts.cumsum() - (counts - 1) / 2)[place.reshape(x.shape)]
+    order = np.argsort(x, kind="stable")
+    ordered = x[order]
+    first = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]]) if len(x) else np.zeros(0, int)
+    counts = np.diff(np.r_[first, len(x)])
+    found = np.empty(len(x))
+    found[order] = np.repeat(first + (counts + 1) / 2, counts)
+    return found
 
 
 def rank_correlation(x: Array, y: Array) -> float:
-    """Spearman's: 1 if y rises with x throughout; NaN if one of them does not vary."""
+    """Spearman's: 1 if y rises with x throughout; NaN if one of them does not vary, or has NaN."""
+    if np.isnan(x).any() or np.isnan(y).any():
+        return float("nan")
     a, b = ranks(x), ranks(y)
     a, b = a - a.mean(), b - b.mean()
     scale = float(np.sqrt((a @ a) * (b @ b)))

@@ -7,10 +7,16 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from torch_halo.analysis.modes import looked_at
 from torch_halo.analysis.ranks import Array
 from torch_halo.selection import Select, select_weights
+from torch_halo.weights import unwrapped
 
 Positions = Literal["all", "one"]
+_CONVOLUTIONS = (
+    *(nn.Conv1d, nn.Conv2d, nn.Conv3d),
+    *(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
+)
 
 
 @dataclass(frozen=True)
@@ -55,9 +61,11 @@ def spectrum(
 
     A convolution's features are its channels, and each pixel is a sample; with `positions="one"` one
     pixel of each image is, at random, as in the authors' code. Nothing but one matrix a layer is kept.
+    What is not called as a module of its own (attention's projections) is left out.
     """
     if positions not in ("all", "one"):
         raise ValueError(f"positions must be all or one; received {positions!r}")
+    model = unwrapped(model)
     names = [weight.name.rpartition(".")[0] for weight in select_weights(model, select, frozen=True)]
     sums: dict[str, _Moments] = {}
     generator = torch.Generator().manual_seed(seed)
@@ -72,14 +80,11 @@ def spectrum(
         for name, module in model.named_modules()
         if name in names
     ]
-    was_training = model.training
     try:
-        model.eval()
-        with torch.no_grad():
+        with looked_at(model):
             for batch in batches:
                 model(batch)
     finally:
-        model.train(was_training)
         for hook in hooks:
             hook.remove()
     if not sums:
@@ -110,13 +115,15 @@ class _Moments:
         self.count = total
 
     def spectrum(self, name: str) -> LayerSpectrum:
+        if not bool(self.scatter.isfinite().all()):
+            raise ValueError(f"the outputs of {name or 'the model'} are not finite")
         values = torch.linalg.eigvalsh(self.scatter / max(self.count - 1, 1)).flip(0).clamp_min(0)
         return LayerSpectrum(name, len(values), self.count, values.cpu().numpy())
 
 
 def _as_samples(output: Tensor, module: nn.Module, positions: Positions, generator: torch.Generator) -> Tensor:
     """Outputs as (samples, features), in float32."""
-    if isinstance(module, (nn.Conv1d, nn.Conv2d, nn.Conv3d)):
+    if isinstance(module, _CONVOLUTIONS):
         output = output.unsqueeze(0) if output.ndim == module.weight.ndim - 1 else output
         output = output.flatten(2).transpose(1, 2)  # images, pixels, channels
         if positions == "one":

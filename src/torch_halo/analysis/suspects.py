@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from torch_halo.analysis.modes import looked_at
 from torch_halo.analysis.ranks import Array, auroc, precision_at
 from torch_halo.data import DataSet
 
@@ -63,11 +64,11 @@ def suspects(
     given = labels.cpu().numpy()
     network = model_or_history if isinstance(model_or_history, nn.Module) else model
     losses, likely = (None, np.full(len(given), -1)) if network is None else _asked(network, data, inputs, labels)
-    if isinstance(model_or_history, nn.Module):
-        assert losses is not None
-        score = losses
+    if losses is None or not isinstance(model_or_history, nn.Module):
+        history = model_or_history.detach().cpu() if isinstance(model_or_history, Tensor) else model_or_history
+        score = _mean_loss(np.asarray(history, dtype=np.float64), len(given))
     else:
-        score = _mean_loss(np.asarray(model_or_history), len(given))
+        score = losses
     order = np.argsort(-score, kind="stable")
     return Suspects(order, given[order], likely[order], score[order])
 
@@ -76,6 +77,8 @@ def _training_set(data: DataSet | tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor
     inputs, labels = data.train if isinstance(data, DataSet) else data
     if len(inputs) != len(labels):
         raise ValueError(f"as many inputs as labels are needed; received {len(inputs)} and {len(labels)}")
+    if not len(labels):
+        raise ValueError("there are no samples to rank")
     return inputs, labels
 
 
@@ -83,18 +86,16 @@ def _asked(
     network: nn.Module, data: DataSet | tuple[Tensor, Tensor], inputs: Tensor, labels: Tensor
 ) -> tuple[Array, Array]:
     """Each sample's loss under a network, and the label that this would give it."""
-    was_training, found = network.training, []
-    device = next(network.parameters()).device
-    try:
-        network.eval()
-        with torch.no_grad():
-            for start in range(0, len(labels), BATCH):
-                x, y = (part[start : start + BATCH].to(device) for part in (inputs, labels))
-                scores = network(data.normalise(x) if isinstance(data, DataSet) else x).float()
-                found.append((F.cross_entropy(scores, y, reduction="none"), scores.argmax(1)))
-    finally:
-        network.train(was_training)
+    like = next(network.parameters(), torch.zeros(()))
+    found = []
+    with looked_at(network):
+        for start in range(0, len(labels), BATCH):
+            x, y = (part[start : start + BATCH].to(like.device) for part in (inputs, labels))
+            scores = network(data.normalise(x).to(like.dtype) if isinstance(data, DataSet) else x).float()
+            found.append((F.cross_entropy(scores, y, reduction="none"), scores.argmax(1)))
     losses, likely = (torch.cat(part).cpu().numpy() for part in zip(*found, strict=True))
+    if np.isnan(losses).any():
+        raise ValueError(f"the network's losses are NaN for {int(np.isnan(losses).sum())} samples")
     return losses, likely
 
 

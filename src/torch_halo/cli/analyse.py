@@ -3,19 +3,21 @@
 import argparse
 import importlib.util
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from torch_halo.analysis import Suspects
 from torch_halo.checks import extra, number, whole
 from torch_halo.cli.data import add_data_dir
 from torch_halo.cli.display import say, table
-from torch_halo.experiments.analysing import ANALYSES, Case, analyse, overlaps, write_analysis
-from torch_halo.experiments.suspicion import FIRST, first_rows, rank_suspects
+from torch_halo.data import DataSet
+from torch_halo.experiments.analysing import ANALYSES, Case, analyse, overlaps, read_analysis, write_analysis
+from torch_halo.experiments.suspicion import FIRST, SHEET, Ranked, first_rows, rank_suspects
 from torch_halo.files import check_writable, write_whole
+from torch_halo.training.settings import Data
 from torch_halo.training.subject import Subject, subject
 
 SHOWN = 10
@@ -35,7 +37,7 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", argu
     look.add_argument("--what", nargs="+", choices=names, metavar="NAME", help=f"of {', '.join(names)} (all)")
     look.add_argument("--sparsity", type=float, default=0.95, metavar="X", help="pruned to this (0.95)")
     look.add_argument("--positions", choices=["all", "one"], default="all", help="spectrum: of each image (all)")
-    look.add_argument("--images", type=int, metavar="N", help="spectrum: of the training set (all)")
+    look.add_argument("--images", type=int, default=10_000, metavar="N", help="spectrum: of the training set (10000)")
     look.add_argument("--pictures", type=Path, metavar="DIR", help="also write the pictures there, as PNG")
     look.set_defaults(run=_analyse, stopped="what was found of other runs is kept")
     rank = commands.add_parser(
@@ -48,49 +50,75 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", argu
     rank.add_argument("path", type=Path, metavar="RUN", help="a run's folder")
     rank.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="the table to write, as CSV")
     rank.add_argument("--count", type=int, metavar="N", help="only so many (all)")
-    rank.set_defaults(run=_suspects, stopped="nothing was written")
+    rank.set_defaults(run=_suspects, stopped="the table was not written")
     for parser in (look, rank):
         add_data_dir(parser)
 
 
 def _analyse(options: argparse.Namespace) -> int:
-    level = number("--sparsity", options.sparsity, above=0, below=1)
-    images = None if options.images is None else whole("--images", options.images, at_least=1)
-    names = options.what or [*ANALYSES, *(["overlap"] if len(options.runs) > 1 else [])]
-    if "overlap" in names and len(options.runs) < 2:
+    level = number("--sparsity", options.sparsity, at_least=0, below=1)
+    images = whole("--images", options.images, at_least=1)
+    paths = [path.resolve() for path in options.runs]
+    if len(set(paths)) < len(paths):
+        raise ValueError("a run is named twice")
+    names = options.what or [*ANALYSES, *(["overlap"] if len(paths) > 1 else [])]
+    if "overlap" in names and len(paths) < 2:
         raise ValueError("overlap compares runs; name two or more")
-    cases = [Case(path, _run(path, options.data_dir), level, options.positions, images) for path in options.runs]
-    shared = overlaps(cases) if "overlap" in names else {}
+    for path in filter(Path.is_dir, paths):
+        read_analysis(path)  # so that a damaged one is known before the work
+    if options.pictures is not None:
+        _prepare_pictures(options.pictures)
+    cases = [Case(path, run, level, options.positions, images) for path, run in _runs(paths, options.data_dir)]
+    code, shared = 0, _overlaps(cases, bool(options.what)) if "overlap" in names else {}
     for case in cases:
         found, problems = analyse(case, [name for name in names if name != "overlap"])
-        if options.what and problems:  # which was asked for
-            raise ValueError("; ".join(f"{name} of {case.path}: {why}" for name, why in problems.items()))
         if case.path in shared:
             found["overlap"] = shared[case.path]
-        write_analysis(case.path, {"sparsity": level, **found})
+        write_analysis(case, found)
         if options.pictures is not None:
             _write_pictures(options.pictures, case.path.name, found)
-        say("\n".join([f"{case.path}, pruned to {level:.4g}:", *_lines(found)]))
+        say("\n".join([f"{case.path.name}, pruned to {level:.4g}:", *_lines(found)]))
         for name, why in problems.items():
-            print(f"no {name}: {why}", file=sys.stderr)
-    return 0
+            print(f"no {name} of {case.path.name}: {why}", file=sys.stderr)
+        code = 1 if problems and options.what else code  # what was asked for is not there
+    return code
+
+
+def _overlaps(cases: Sequence[Case], is_asked: bool) -> dict[Path, list[dict[str, Any]]]:
+    try:
+        return overlaps(cases)
+    except ValueError as error:
+        if is_asked:
+            raise
+        print(f"no overlap: {error}", file=sys.stderr)
+        return {}
+
+
+def _prepare_pictures(folder: Path) -> None:
+    with extra("report", "pictures"):
+        import matplotlib  # noqa: F401
+    folder.mkdir(parents=True, exist_ok=True)
+    check_writable(folder / "picture.png")
 
 
 def _write_pictures(folder: Path, run: str, found: Mapping[str, Any]) -> None:
-    with extra("report", "pictures"):
-        import matplotlib  # noqa: F401
     from torch_halo.report.analysis_pictures import PICTURES, analysis_png
 
-    folder.mkdir(parents=True, exist_ok=True)
     for name in PICTURES:
         if found.get(name):
             write_whole(folder / f"{run}-{name}.png", analysis_png(name, found[name]))
 
 
-def _run(path: Path, data_dir: Path | None) -> Subject:
-    if not path.is_dir():
-        raise FileNotFoundError(f"{path}: no such run; a run is a folder")
-    return subject(path, data_dir)
+def _runs(paths: Sequence[Path], data_dir: Path | None) -> Iterator[tuple[Path, Subject]]:
+    """The runs; those that have the same data share them."""
+    known: dict[Data, DataSet] = {}
+    for path in paths:
+        if not path.is_dir():
+            raise FileNotFoundError(f"{path}: no such run; a run is a folder")
+        found = subject(path, data_dir)
+        if not found.is_finished:
+            print(f"{path} is not finished: looking at its last checkpoint", file=sys.stderr)
+        yield path, replace(found, data=known.setdefault(found.config.data, found.data))
 
 
 def _lines(found: Mapping[str, Any]) -> list[str]:
@@ -122,29 +150,31 @@ def _lines(found: Mapping[str, Any]) -> list[str]:
 def _suspects(options: argparse.Namespace) -> int:
     check_writable(options.output)
     count = None if options.count is None else whole("--count", options.count, at_least=1)
-    run = _run(options.path, options.data_dir)
-    found, told = rank_suspects(options.path, run)
-    if not told["epochs"]:
+    ((path, run),) = _runs([options.path.resolve()], options.data_dir)
+    found = rank_suspects(path, run)
+    write_whole(options.output, found.whole.csv(count))
+    if not found.epochs:
         hint = "its final network's losses count; train with --sample-losses for those of all epochs"
         print(f"{options.path} has no losses by sample: {hint}", file=sys.stderr)
-    _write_sheet(options.path / "suspects.png", run, found)
-    write_whole(options.output, found.csv(count))
-    first, flips = first_rows(found, SHOWN), told["flips"]
-    say("\n".join(table([("index", "given", "likely", "score"), *first])))
-    if flips:
-        say(f"of {flips:,} known flips: AUROC {told['auroc']:.4f}, precision at {flips:,} {told['precision']:.4f}")
+    say("\n".join(table([("index", "given", "likely", "score"), *first_rows(found.whole, SHOWN)])))
+    if found.judged:
+        figures = f"AUROC {found.judged['auroc']:.4f}, precision at {found.flips:,} {found.judged['precision']:.4f}"
+        say(f"of {found.flips:,} known flips: {figures}")
     else:
         say("no flips are known, so the ranking cannot be judged here")
-    say(f"written: {options.output}; the first images are in the run's report")
+    is_drawn = _write_sheet(path / SHEET, run, found)
+    say(f"written: {options.output}{'; the first images are in the report of the run' if is_drawn else ''}")
     return 0
 
 
-def _write_sheet(path: Path, run: Subject, found: Suspects) -> None:
+def _write_sheet(path: Path, run: Subject, found: Ranked) -> bool:
     """The images of the first, if there is something to draw them with."""
+    path.unlink(missing_ok=True)
     if importlib.util.find_spec("matplotlib") is None:
-        return
+        return False
     from torch_halo.report.analysis_pictures import contact_sheet
 
-    images = run.data.train.inputs[torch.from_numpy(found.index[:FIRST].copy())].permute(0, 2, 3, 1).cpu().numpy()
-    captions = [f"{i}\n{a} ({b}?)" for i, a, b, _ in first_rows(found, FIRST)]
+    images = run.data.train.inputs[torch.from_numpy(found.own.index[:FIRST].copy())].permute(0, 2, 3, 1).cpu().numpy()
+    captions = [f"{i}\n{a} ({b}?)" for i, a, b, _ in first_rows(found.whole, FIRST)]
     write_whole(path, contact_sheet(list(images), captions))
+    return True

@@ -68,13 +68,18 @@ def _by_channel(numbers: tuple[float, ...], device: torch.device) -> Tensor:
     return torch.tensor(numbers, device=device).view(-1, 1, 1)
 
 
+def cut_places(count: int, share: float, seed: int) -> tuple[Tensor, Tensor]:
+    """Which of `count` samples `cut` puts where."""
+    share = number("validation", share, at_least=0, below=1)
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+    held_out = round(share * count)
+    # In their old order, so that no share of 0 means no change at all.
+    return order[held_out:].sort().values, order[:held_out].sort().values
+
+
 def cut(split: Split, share: float, seed: int) -> tuple[Split, Split]:
     """A split in two, the second with `share` of it, at random by `seed`."""
-    share = number("validation", share, at_least=0, below=1)
-    order = torch.randperm(len(split.labels), generator=torch.Generator().manual_seed(seed))
-    count = round(share * len(split.labels))
-    # In their old order, so that no share of 0 means no change at all.
-    rest, part = order[count:].sort().values, order[:count].sort().values
+    rest, part = cut_places(len(split.labels), share, seed)
     return Split(split.inputs[rest], split.labels[rest]), Split(split.inputs[part], split.labels[part])
 
 

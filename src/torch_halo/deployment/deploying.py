@@ -43,7 +43,8 @@ def deploy(model: nn.Module, example_input: Any, engine: Engine = "auto") -> Dep
     the fastest stays. Another engine than "auto" is used wherever it can be, and timed beside dense.
     Outputs are compared with the model's own, for the example, and for it negated and enlarged. If
     the whole is slower or differs, the model comes back without engines, or as it was, and the table
-    says so. Inputs of other sizes work wherever they did before.
+    says so. Inputs of other sizes work wherever they did before, unless they take another way through
+    the model, to layers that are now one.
     """
     names, inputs = ENGINES[engine], as_inputs(example_input)
     if engine == "numba" and not has_numba():
@@ -181,7 +182,7 @@ def _take_relus(module: nn.Sequential) -> None:
         if isinstance(before, NumbaConv2d) and child is not None and is_plain(child, (nn.ReLU,)):
             before.has_relu = True
             del module._modules[key]  # the others keep their names
-        elif type(child) is not nn.Identity:
+        elif child is None or not is_plain(child, (nn.Identity,)):
             before = child
 
 

@@ -257,8 +257,8 @@ def run_chain(x: Array, y: Array, layers: tuple[Array, ...]) -> None:
 
 
 def _scale(tokens: int) -> int:
-    """How many tokens of a chain are side by side."""
-    return tokens if tokens == 1 else max(WIDE, min(TILE, tokens))
+    """How many tokens of a chain are side by side: evenly many in each tile, which is worked on as a whole."""
+    return tokens if tokens == 1 else max(WIDE, -(-tokens // -(-tokens // TILE)))
 
 
 def run(kernel: Kernel, x: Array, y: Array, weight: tuple[Array, ...], scale: int, *more: Any) -> None:

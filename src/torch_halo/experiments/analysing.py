@@ -2,28 +2,31 @@
 
 import copy
 import json
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from torch import Tensor, nn
 
 from torch_halo.analysis import best_coefficients, coefficients, history, layers, overlap, spectrum
 from torch_halo.analysis.overlap import Shared
+from torch_halo.analysis.ranks import Array
 from torch_halo.analysis.spectrum import Positions
 from torch_halo.checks import Table
 from torch_halo.coefficients import KEYS
 from torch_halo.deployment import remove_dead
-from torch_halo.files import write_whole
+from torch_halo.files import write_json
 from torch_halo.penalties import HALO
 from torch_halo.pruning import prune_
+from torch_halo.shrinkage import default_decay
 from torch_halo.training import checkpoint
 from torch_halo.training.folder import RunFolder
+from torch_halo.training.optimizers import SGD
 from torch_halo.training.subject import Subject
 
 FILE = "analysis.json"
@@ -39,14 +42,19 @@ class Case:
     subject: Subject
     sparsity: float
     positions: Positions = "all"
-    images: int | None = None  # of the training set, for the spectrum; all if None
+    images: int = 10_000  # of the training set, for the spectrum
 
     @cached_property
     def pruned(self) -> nn.Module:
         """The network with that many zeros."""
-        config, model = self.subject.config, copy.deepcopy(self.subject.module)
-        prune_(model, sparsity=self.sparsity, scope=config.pruning.scope, select=config.shrinking.select)
+        model = copy.deepcopy(self.subject.module)
+        prune_(model, sparsity=self.sparsity, scope=self.scope, select=self.select)
         return model.eval()
+
+    @property
+    def scope(self) -> Literal["global", "layer"]:
+        """What a threshold is for."""
+        return self.subject.config.pruning.scope
 
     @property
     def select(self) -> tuple[str, ...] | None:
@@ -61,8 +69,9 @@ class Case:
 
 
 def _coefficients(case: Case) -> dict[str, Any]:
-    config, model = case.subject.config, case.subject.module
-    found = coefficients(model, _learned(case), sparsity=case.sparsity, select=case.select)
+    found = coefficients(
+        case.subject.module, _learned(case), sparsity=case.sparsity, scope=case.scope, select=case.select
+    )
     data: dict[str, Any] = {
         "magnitudes": _short(found.magnitudes),
         "coefficients": _short(found.coefficients),
@@ -71,15 +80,20 @@ def _coefficients(case: Case) -> dict[str, Any]:
         "among_survivors": found.among_survivors,
         "text": str(found),
     }
-    if isinstance(config.penalty, HALO):
-        decay = config.shrinking.coefficient_weight_decay
-        decay = getattr(config.optimizer, "weight_decay", 0.0) if decay is None else decay
-        places = np.geomspace(max(found.magnitudes.min(), 1e-6), found.magnitudes.max(), POINTS)
-        data["best"] = {
-            "magnitudes": _short(places),
-            "coefficients": _short(best_coefficients(places, config.penalty, decay)),
-        }
+    with suppress(ValueError):  # not every h, ψ and decay has a best λ
+        data["best"] = _best(case, found.magnitudes)
     return data
+
+
+def _best(case: Case, magnitudes: Array) -> dict[str, list[float]]:
+    """The curve of λ*."""
+    config = case.subject.config
+    decay, optimizer = config.shrinking.coefficient_weight_decay, config.optimizer
+    if decay is None:
+        decay = default_decay(isinstance(optimizer, SGD), optimizer.weight_decay)
+    assert isinstance(config.penalty, HALO)
+    places = np.geomspace(max(magnitudes.min(), 1e-6), max(magnitudes.max(), 1e-6), POINTS)
+    return {"magnitudes": _short(places), "coefficients": _short(best_coefficients(places, config.penalty, decay))}
 
 
 def _learned(case: Case) -> dict[str, Tensor]:
@@ -114,19 +128,17 @@ def _spectrum(case: Case) -> list[dict[str, Any]]:
 
 
 def _history(case: Case) -> list[float]:
-    weights = np.concatenate([w.numpy().ravel() for w in _magnitudes(case)])
-    threshold = float(np.partition(weights, round(case.sparsity * len(weights)))[round(case.sparsity * len(weights))])
-    return _short(history(RunFolder(case.path).epochs(), threshold))
-
-
-def _magnitudes(case: Case) -> list[Tensor]:
-    names = [layer.figures.name for layer in layers(case.subject.module, select=case.select)]
-    return [case.subject.module.get_parameter(name).detach().abs().cpu() for name in names]
+    if case.scope == "layer":
+        raise ValueError("with a threshold for each layer there is none for all")
+    kept = [case.pruned.get_parameter(x.figures.name).detach().abs() for x in layers(case.pruned, select=case.select)]
+    threshold = min(float(w[w > 0].min()) for w in kept if bool(w.any()))
+    shares = history(RunFolder(case.path).epochs(), threshold)
+    shares[-1] = sum(int((w == 0).sum()) for w in kept) / sum(w.numel() for w in kept)  # known to the weight
+    return _short(shares)
 
 
 def _dead(case: Case) -> dict[str, Any]:
-    example = next(case.batches())[:1]
-    found = remove_dead(case.pruned.cpu(), example.cpu())
+    found = remove_dead(copy.deepcopy(case.pruned).cpu(), next(case.batches())[:1].cpu())
     return {
         "parameters": list(found.parameters),
         "flops": list(found.flops),
@@ -148,7 +160,7 @@ def analyse(case: Case, names: Sequence[str]) -> tuple[dict[str, Any], dict[str,
     for name in names:
         try:
             found[name] = ANALYSES[name](case)
-        except ValueError as error:
+        except (OSError, ValueError) as error:
             problems[name] = str(error)
     return found, problems
 
@@ -157,6 +169,8 @@ def overlaps(cases: Sequence[Case]) -> dict[Path, list[dict[str, Any]]]:
     """How far each two runs have cut the same weights."""
     found: dict[Path, list[dict[str, Any]]] = {case.path: [] for case in cases}
     for one, two in combinations(cases, 2):
+        if one.select != two.select:
+            raise ValueError(f"{one.path} and {two.path} count other weights: their --select differs")
         both = overlap(one.pruned, two.pruned, select=one.select)
         by_layer = [{"name": layer.name, **_shares(layer)} for layer in both.layers]
         for case, other in ((one, two), (two, one)):
@@ -168,10 +182,11 @@ def _shares(found: Shared) -> dict[str, float]:
     return {name: getattr(found, name) for name in ("jaccard", "by_chance", "kept", "kept_by_chance")}
 
 
-def write_analysis(path: Path, found: Mapping[str, Any]) -> None:
-    """Keep analyses in a run's folder, beside those that are there."""
-    known = read_analysis(path) or {}
-    write_whole(path / FILE, json.dumps(_finite({**known, **found})) + "\n")
+def write_analysis(case: Case, found: Mapping[str, Any]) -> None:
+    """Keep analyses in a run's folder, beside those that are there of the same sparsity."""
+    known = read_analysis(case.path) or {}
+    known = known if known.get("sparsity") == case.sparsity else {}
+    write_json(case.path / FILE, {**known, "sparsity": case.sparsity, **found})
 
 
 def read_analysis(path: Path) -> dict[str, Any] | None:
@@ -194,12 +209,3 @@ def _short(values: Any) -> list[float]:
 def _thinned(values: Any) -> list[list[float]]:
     kept = sorted({round(i) for i in np.linspace(0, len(values) - 1, min(POINTS, len(values)))})
     return [_short(((i + 1) / len(values), values[i])) for i in kept]
-
-
-def _finite(data: Any) -> Any:
-    """With null for what is no number: JSON has no NaN."""
-    if isinstance(data, dict):
-        return {key: _finite(value) for key, value in data.items()}
-    if isinstance(data, list):
-        return [_finite(value) for value in data]
-    return None if isinstance(data, float) and not math.isfinite(data) else data

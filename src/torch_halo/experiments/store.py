@@ -14,7 +14,7 @@ from torch_halo.training.config import Config
 from torch_halo.training.folder import RunFolder
 
 KEPT = ("config.json", "metrics.jsonl", "result.json")  # what is worth keeping of a run when its weights are not
-MORE = ("inference.json", "analysis.json", "suspects.json")  # and what may be there besides
+MORE = ("inference.json", "analysis.json", "suspects.json", "suspects.png")  # and what may be there besides
 OTHER = ("experiments", "logs", "timings")  # a store's folders that are no runs
 
 

@@ -1,31 +1,46 @@
 """Which of a run's training labels may be wrong, kept in its folder: by the losses of all its epochs."""
 
 import json
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from torch_halo.analysis import Suspects, suspects
-from torch_halo.files import write_whole
+from torch_halo.analysis.ranks import Array
+from torch_halo.data.sets import cut_places
+from torch_halo.files import write_json
 from torch_halo.training.subject import Subject
 
-FILE = "suspects.json"
+FILE, SHEET = "suspects.json", "suspects.png"  # in a run's folder; the second has the first images
 FIRST = 36  # of the most suspicious, which a report shows
 
 
-def rank_suspects(path: Path, run: Subject) -> tuple[Suspects, dict[str, Any]]:
-    """A run's training samples, the most suspicious first, and how well flips were found, if any are known."""
-    losses = _losses(path)
+@dataclass(frozen=True)
+class Ranked:
+    """A run's training samples: as they are in what it trained on, and as they are in the whole training set."""
+
+    own: Suspects
+    whole: Suspects
+    flips: int
+    epochs: int  # whose losses counted; 0: the final network's
+    judged: dict[str, float]  # AUROC and precision, if flips are known
+
+
+def rank_suspects(path: Path, run: Subject) -> Ranked:
+    """A run's training samples, the most suspicious first; what is found is kept in its folder, too."""
+    losses, count = _losses(path, len(run.data.train.labels)), len(run.data.train.labels)
     found = suspects(run.module if losses is None else losses, run.data, model=run.module)
-    flips = int(run.data.flipped.sum())
-    told: dict[str, Any] = {"flips": flips, "epochs": 0 if losses is None else len(losses)}
-    if flips:
-        told |= found.found(run.data.flipped)
-        # Beside it, what the final network alone would say.
+    settings, flips = run.config.data, int(run.data.flipped.sum())
+    places, _ = cut_places(count + len(run.data.validation.labels), settings.validation, settings.data_seed)
+    whole = replace(found, index=places.numpy()[found.index])
+    judged = found.found(run.data.flipped) if flips else {}
+    told: dict[str, Any] = {"flips": flips, "epochs": 0 if losses is None else len(losses), **judged}
+    if flips:  # beside it, what the final network alone would say
         told["final"] = suspects(run.module, run.data).found(run.data.flipped)
-    write_whole(path / FILE, json.dumps({**told, "first": first_rows(found, FIRST)}) + "\n")
-    return found, told
+    write_json(path / FILE, {**told, "first": first_rows(whole, FIRST)})
+    return Ranked(found, whole, flips, told["epochs"], judged)
 
 
 def read_suspects(path: Path) -> dict[str, Any] | None:
@@ -47,10 +62,15 @@ def first_rows(found: Suspects, count: int) -> list[tuple[str, ...]]:
     return [(str(i), str(a), str(b), f"{score:.4g}") for i, a, b, score in zip(*parts, strict=True)]
 
 
-def _losses(path: Path) -> np.ndarray[Any, Any] | None:
+def _losses(path: Path, samples: int) -> Array | None:
     """Of each epoch and sample, if the run has kept them."""
-    files = sorted((path / "losses").glob("epoch-*.npy"))
-    try:
-        return np.stack([np.load(file) for file in files]) if files else None
-    except ValueError as error:
-        raise ValueError(f"{path / 'losses'}: expected an array an epoch; found damaged ones ({error})") from error
+    found = []
+    for file in sorted((path / "losses").glob("epoch-*.npy")):
+        try:
+            losses = np.load(file, allow_pickle=False)
+        except (EOFError, ValueError) as error:
+            raise ValueError(f"{file}: expected an array of losses; found a damaged file") from error
+        if losses.shape != (samples,):
+            raise ValueError(f"{file}: expected {samples} losses; found an array of shape {losses.shape}")
+        found.append(losses)
+    return np.stack(found) if found else None

@@ -6,13 +6,13 @@ from typing import Any
 
 from torch_halo.experiments.analysing import read_analysis
 from torch_halo.experiments.store import Run
-from torch_halo.experiments.suspicion import read_suspects
-from torch_halo.report.analysis_pictures import PICTURES, analysis_svg
+from torch_halo.experiments.suspicion import FILE as SUSPECTS
+from torch_halo.experiments.suspicion import SHEET, read_suspects
+from torch_halo.report.analysis_pictures import PICTURES, analysis_svg, said
 from torch_halo.report.groups import Section
 from torch_halo.report.inference import Grid
 
 SHOWN = 10  # rows of a table
-SHEET = "suspects.png"  # in a run's folder, by `halo suspects`
 
 
 @dataclass(frozen=True)
@@ -44,17 +44,28 @@ def analysis_of(section: Section) -> list[Looks]:
     return found
 
 
+_DAMAGES = (AttributeError, IndexError, KeyError, OSError, TypeError, ValueError)  # by which a file shows that it is
+
+
 def _pictures(run: Run) -> list[Look]:
     try:
         found = read_analysis(run.path) or {}
-        looks = [
-            Look(kind.title, kind.text, svg=analysis_svg(name, found[name]))
-            for name, kind in PICTURES.items()
-            if found.get(name)
-        ]
-        return looks + ([_dead(found["dead"])] if found.get("dead") else [])
-    except (KeyError, TypeError, ValueError) as error:
-        return [Look("Left out", f"analysis.json cannot be read ({error})")]
+    except ValueError as error:
+        return [Look("Left out", str(error))]
+    looks = []
+    for name in (*PICTURES, "dead"):
+        try:
+            if found.get(name):
+                looks.append(_dead(found[name]) if name == "dead" else _picture(name, found))
+        except _DAMAGES as error:
+            looks.append(Look("Left out", f"{name} in analysis.json cannot be read ({error})"))
+    return looks
+
+
+def _picture(name: str, found: dict[str, Any]) -> Look:
+    kind = PICTURES[name]
+    own = f"Pruned to {found['sparsity']:.4g}. {said(name, found[name])}".strip()
+    return Look(kind.title, f"{own} {kind.text}", svg=analysis_svg(name, found[name]))
 
 
 def _dead(found: dict[str, Any]) -> Look:
@@ -72,11 +83,13 @@ def _suspects(run: Run) -> list[Look]:
         if found is None:
             return []
         rows = [[str(cell) for cell in row] for row in found["first"][:SHOWN]]
-        judged = [f"AUROC {found['auroc']:.4f}", f"precision {found['precision']:.4f}"] if "auroc" in found else []
-        text = ", ".join(judged) + f" over {found['flips']:,} known flips." if judged else "No flips are known."
-    except (KeyError, TypeError, ValueError) as error:
-        return [Look("Left out", f"suspects.json cannot be read ({error})")]
+        text = "No flips are known."
+        if found.get("auroc") is not None:
+            figures = f"AUROC {found['auroc']:.4f}, precision {found['precision']:.4f}"
+            text = f"{figures} over {found['flips']:,} known flips."
+        sheet = run.path / SHEET
+        png = base64.b64encode(sheet.read_bytes()).decode() if sheet.exists() else ""
+    except _DAMAGES as error:
+        return [Look("Left out", f"{SUSPECTS} cannot be read ({error})")]
     grid = Grid("The most suspicious training labels", ["index", "given", "likely", "score"], rows)
-    sheet = run.path / SHEET
-    png = base64.b64encode(sheet.read_bytes()).decode() if sheet.exists() else ""
     return [Look("Suspicious labels", text, png=png, grid=grid)]

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch_halo.checks import Table
-from torch_halo.report.pictures import COLOURS, INK, as_svg, looks, picture, shortened
+from torch_halo.report.pictures import COLOURS, INK, as_svg, looks, name_rows, picture, row_height, shortened
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -49,7 +49,7 @@ def _layers(axes: "Axes", found: Sequence[Mapping[str, Any]]) -> None:
     for i, layer in enumerate(found):
         if layer["is_smaller"] and i:
             axes.axhline(i - 0.5, color=INK, linestyle=":", linewidth=1)
-    _name_rows(axes, [x["name"] for x in found])
+    name_rows(axes, [x["name"] for x in found])
     axes.set(xlabel="zeros, % (dotted: smaller images)")
 
 
@@ -71,24 +71,28 @@ def _history(axes: "Axes", found: Sequence[float]) -> None:
 
 def _overlap(axes: "Axes", found: Sequence[Mapping[str, Any]]) -> None:
     for i, other in enumerate(found[:LAYERS]):
-        layers = other["layers"]
-        for key, marker, filled in (("jaccard", "o", True), ("by_chance", "o", False)):
-            places = [(x[key], row) for row, x in enumerate(layers) if x[key] is not None]
-            colour = COLOURS[(i + 1) % len(COLOURS)]
-            face = colour if filled else "none"
-            axes.scatter(
-                *zip(*places, strict=True), marker=marker, edgecolors=colour, facecolors=face
-            ) if places else None
-    _name_rows(axes, [x["name"] for x in found[0]["layers"]])
+        colour = COLOURS[(i + 1) % len(COLOURS)]
+        for key, face in (("jaccard", colour), ("by_chance", "none")):
+            places = [(x[key], row) for row, x in enumerate(other["layers"]) if x[key] is not None]
+            if places:
+                axes.scatter(*zip(*places, strict=True), edgecolors=colour, facecolors=face)
+    name_rows(axes, [x["name"] for x in found[0]["layers"]])
     axes.set(xlabel="|A∩B| / |A∪B| (empty: by chance)")
 
 
-def _name_rows(axes: "Axes", names: Sequence[str]) -> None:
-    every = -(-len(names) // 30)  # as many names as can be read
-    shown = range(0, len(names), every)
-    short = shortened(names)
-    axes.set_yticks([*shown], [short[i] for i in shown])
-    axes.set_ylim(len(names) - 0.5, -0.5)
+def said(name: str, found: Any) -> str:
+    """What there is to say of an analysis in words."""
+    if name == "coefficients":
+        return f"{found['text']}.".capitalize()
+    if name == "spectrum":
+        return " ".join(f"{layer['name']}: {layer['note']}." for layer in found if layer["note"])
+    if name == "overlap":
+        return " ".join(
+            f"With {x['other']}: {x['jaccard']:.3f} (by chance {x['by_chance']:.3f}); of the weights that are left "
+            f"{x['kept']:.3f} ({x['kept_by_chance']:.3f})."
+            for x in found
+        )
+    return ""
 
 
 PICTURES: Table[Kind] = Table(
@@ -159,7 +163,7 @@ def contact_sheet(images: Sequence[Any], captions: Sequence[str], columns: int =
 def _drawn(name: str, found: Any) -> Any:
     kind = PICTURES[name]
     rows = len(found[0]["layers"] if name == "overlap" else found) if kind.by_layer else 0
-    height = {"height": 1.2 + 0.22 * min(max(rows, 5), 30), "left": 0.3} if kind.by_layer else {"left": 0.17}
+    height = {"height": row_height(rows), "left": 0.3} if kind.by_layer else {"left": 0.17}
     figure, axes = picture(**height)
     kind.draw(axes, found)
     return figure

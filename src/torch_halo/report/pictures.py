@@ -20,6 +20,7 @@ DASHES = ("-", "--", "-.", ":")
 TOGETHER = 8  # more lines in one picture cannot be told apart
 WIDTH, HEIGHT = 4.5, 3.1  # inches: at 72 dots each as wide as a phone, so that letters keep their size there
 INK = "#010203"  # becomes the page's own colour of text
+ROWS = 30  # names that can be read below each other
 POINTS = 80  # of a line: more cannot be seen at this size
 ALWAYS = (0.0, 0.5, 0.75, 0.9)  # ticks, where there is room: they show that the scale is not even
 
@@ -84,17 +85,25 @@ def by_epoch(lines: Sequence[Line], *, is_log: bool = False, from_share: float =
 
 def by_layer(lines: Sequence[Line], names: Sequence[str]) -> str:
     """Figures by layer, from top to bottom; a line's places are layers' numbers."""
-    every = -(-len(names) // 30)  # as many names as can be read
     with looks():
-        figure, axes = picture(height=1.2 + 0.22 * min(max(len(names), 5), 30), left=0.3)
+        figure, axes = picture(height=row_height(len(names)), left=0.3)
         for line in lines:
             _draw(axes, line, line.places, across=True)
-        shown = range(0, len(names), every)
-        short = shortened(names)
-        axes.set_yticks([*shown], [short[i] for i in shown])
-        axes.set_ylim(len(names) - 0.5, -0.5)
+        name_rows(axes, names)
         axes.set(xlabel="weights that are zero, %")
         return as_svg(figure)
+
+
+def row_height(rows: int) -> float:
+    """Of a picture with so many rows, in inches."""
+    return 1.2 + 0.22 * min(max(rows, 5), ROWS)
+
+
+def name_rows(axes: "Axes", names: Sequence[str]) -> None:
+    """A name for each row, from top to bottom, or for as many as can be read."""
+    shown, short = range(0, len(names), -(-len(names) // ROWS)), shortened(names)
+    axes.set_yticks([*shown], [short[i] for i in shown])
+    axes.set_ylim(len(names) - 0.5, -0.5)
 
 
 @cache

@@ -52,8 +52,10 @@ def parting() -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        if _is_one_of_many():
-            traceback.clear_frames(error.__traceback__)
+        chain: BaseException | None = error if _is_one_of_many() else None
+        while chain is not None:
+            traceback.clear_frames(chain.__traceback__)
+            chain = chain.__context__
         raise
     finally:
         if _is_one_of_many():
