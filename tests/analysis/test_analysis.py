@@ -71,6 +71,7 @@ def test_the_best_coefficient_minimises(k, decay):
         best_coefficients(np.ones(1), th.HALO(xi=1, h=th.LogSquared()))
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch.compile
 def test_layers_in_order_and_where_images_become_smaller():
     model = MODELS["vgg16"]((3, 32, 32), 10, width=0.25)
     th.prune_(model, sparsity=0.5, scope="layer")
