@@ -244,13 +244,26 @@ def test_layers_are_shown_where_all_can_be(tmp_path):
     assert "that most were measured at; not gmp." in blocks_of(section, styles([section]))[-1].text
 
 
+def test_strengths_make_a_curve(tmp_path):
+    for xi, accuracy in {1e-6: 95.0, 1e-5: 97.0, 1e-4: 96.0}.items():
+        store(tmp_path, METHODS["l1"](xi=xi).config(setup(), 0.9), levels=[(0.9, accuracy)])
+    section = one_section(tmp_path)
+    (block,) = [block for block in blocks_of(section, styles([section])) if block.title == "Accuracy over strengths"]
+    assert [label for label, _ in block.panels[0].legend] == ["l1, test"]
+    assert block.panels[0].pictures[0].title == "Accuracy in percent by strength ξ, at 90 %"
+    shutil.rmtree(next(tmp_path.iterdir()))  # two are none
+    section = one_section(tmp_path)
+    assert "Accuracy over strengths" not in [block.title for block in blocks_of(section, styles([section]))]
+
+
 def test_many_curves_are_dealt_out_to_readable_pictures(tmp_path):
     for i in range(20):
         for seed in range(15):
             store(tmp_path, halo(1e-6 * (i + 1), seed=seed, epochs=2), 98 - i, [(0.9, 90 - i)], name=f"{i}-{seed}")
     page = runs_html(*read_runs([tmp_path]))
     legends = re.findall(r'<ul class="legend">(.*?)</ul>', page, re.DOTALL)
-    assert [legend.count("<li>") for legend in legends] == 3 * [8, 8, 4]
+    # Accuracy, over strengths (one line), training, layers.
+    assert [legend.count("<li>") for legend in legends] == [8, 8, 4, 1, *2 * [8, 8, 4]]
     assert len(page) < 2e6
     assert page.count("<pre") == 300
 

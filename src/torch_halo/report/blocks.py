@@ -6,8 +6,9 @@ from itertools import groupby
 
 from torch_halo.experiments.tables import percent
 from torch_halo.report.groups import Curve, Group, Section, figure, figures
-from torch_halo.report.pictures import TOGETHER, Line, Style, by_epoch, by_layer, by_sparsity, style
+from torch_halo.report.pictures import TOGETHER, Line, Style, by_epoch, by_layer, by_sparsity, by_strength, style
 
+FEW = 3  # strengths make a curve
 NEAR_BEST = 5.0  # points below the best: where methods that work are told apart
 
 
@@ -51,7 +52,12 @@ def styles(sections: Iterable[Section]) -> dict[str, Style]:
 def blocks_of(section: Section, drawn: Styles) -> list[Block]:
     """The pictures of a section: accuracy by sparsity, training by epoch, sparsity by layer."""
     level, lacking = _common_level(section.pictured)
-    found = [_accuracy(section, drawn), _training(section, drawn, level), _layers(section, drawn, level, lacking)]
+    found = [
+        _accuracy(section, drawn),
+        _strengths(section, drawn, level),
+        _training(section, drawn, level),
+        _layers(section, drawn, level, lacking),
+    ]
     return [block for block in found if block is not None and block.panels]
 
 
@@ -97,6 +103,35 @@ def _accuracy(section: Section, drawn: Styles) -> Block | None:
         return found
 
     return _block("Accuracy against sparsity", text, curves, drawn, draw)
+
+
+def _strengths(section: Section, drawn: Styles, level: float | None) -> Block | None:
+    """Accuracy over ξ, of the methods that were trained with several, or tried with them."""
+    found: list[tuple[str, Line]] = []
+    for curves, split in ((section.finals, "test"), (section.trials, "validation")):
+        for kind in dict.fromkeys(curve.kind for curve in curves):
+            own = {xi: curve for curve in curves if curve.kind == kind and (xi := _strength(curve)) is not None}
+            values = {xi: curve.at(level or 0.0, split, "accuracy") for xi, curve in sorted(own.items())}
+            there = {xi: value for xi, value in values.items() if value.of}
+            if len(there) >= FEW:
+                means, spreads = ([getattr(v, key) for v in there.values()] for key in ("mean", "spread"))
+                line = Line(style(1 + len(found)), list(there), means, spreads)
+                found.append((f"{kind}, {split}", line))
+    if not found:
+        return None
+    svg = by_strength([line for _, line in found])
+    legend = tuple((label, line.style) for label, line in found)
+    at = f"at {percent(level)}" if level else "unpruned"
+    picture = Picture(f"Accuracy in percent by strength ξ, {at}", svg)
+    text = (
+        "How much the strength matters: a broad top needs no tuning. Mean over seeds, the band ± a standard deviation."
+    )
+    return Block("Accuracy over strengths", text, (Panel(legend, (picture,)),))
+
+
+def _strength(curve: Curve) -> float | None:
+    """ξ, if the method has one that is a number."""
+    return figure(curve.groups[0].config.as_dict(), "penalty", "xi")
 
 
 def _ranges(lines: Iterable[Line]) -> dict[str, tuple[float, float]]:

@@ -83,6 +83,21 @@ def by_epoch(lines: Sequence[Line], *, is_log: bool = False, from_share: float =
         return as_svg(figure)
 
 
+def by_strength(lines: Sequence[Line]) -> str:
+    """Figures over strengths, each decade as wide."""
+    from matplotlib.ticker import FuncFormatter, NullFormatter
+
+    with looks():
+        figure, axes = picture()
+        for line in lines:
+            _draw(axes, line, line.places)
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda x, place: f"{x:g}"))
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.set(xlabel="ξ")
+        return as_svg(figure)
+
+
 def by_layer(lines: Sequence[Line], names: Sequence[str]) -> str:
     """Figures by layer, from top to bottom; a line's places are layers' numbers."""
     with looks():
