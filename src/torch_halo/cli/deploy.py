@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from torch_halo.checks import whole
 from torch_halo.cli.display import say, table
-from torch_halo.cli.subjects import add_subject, given_subject, pruned_file, test_inputs
+from torch_halo.cli.subjects import add_command, given_subject, pruned_file, test_inputs
 from torch_halo.deployment import compress, deploy, load_compressed, remove_dead
 from torch_halo.deployment.compressed import VALUES
 from torch_halo.deployment.deploying import ENGINES
@@ -29,29 +29,27 @@ BATCH = 1
 
 def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", arguments: Sequence[str]) -> None:
     """Add the commands."""
-    small = commands.add_parser(
-        "deploy",
-        help="write a pruned network as a small file, and find the fastest way to run it here",
-        usage="halo deploy RUN|FILE -o FILE [flags]",
-        description="Write a run's network (pruned, where the run has it) without its zeros, read it back, and time "
+    small = add_command(
+        commands,
+        arguments,
+        "deploy RUN|FILE -o FILE",
+        "write a pruned network as a small file, and find the fastest way to run it here",
+        "Write a run's network (pruned, where the run has it) without its zeros, read it back, and time "
         "each layer dense and sparse; accuracy is measured before and after.",
-        allow_abbrev=False,
     )
-    add_subject(small, arguments)
     small.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="the file, a .safetensors")
     small.add_argument("--values", choices=list(VALUES), default="exact", help="round weights to a smaller type")
     small.add_argument("--no-zstd", action="store_true", help="bitmask and values only, without zstd")
     small.add_argument("--engine", choices=list(ENGINES), default="auto", help="how to run it (auto: the fastest)")
     small.add_argument("--threads", type=int, metavar="N", help="torch's threads (as it chooses)")
     small.set_defaults(run=_deploy, stopped="nothing was written")
-    other = commands.add_parser(
-        "export",
-        help="write a network for other runtimes: ONNX, or torch's exported program",
-        usage="halo export RUN|FILE --format NAME -o FILE [flags]",
-        description="Write a run's network without its dead structure, run it there on test inputs, and compare.",
-        allow_abbrev=False,
+    other = add_command(
+        commands,
+        arguments,
+        "export RUN|FILE --format NAME -o FILE",
+        "write a network for other runtimes: ONNX, or torch's exported program",
+        "Write a run's network without its dead structure, run it there on test inputs, and compare.",
     )
-    add_subject(other, arguments)
     other.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="the file to write")
     other.add_argument("--format", choices=list(FORMATS), default="onnx", help="onnx, checked by onnxruntime, or torch")
     other.add_argument("--sparse", action="store_true", help="ONNX: leave zeros out of the file")

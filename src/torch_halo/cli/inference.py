@@ -10,7 +10,7 @@ from torch import nn
 
 from torch_halo.checks import did_you_mean, number, whole
 from torch_halo.cli.display import say, table
-from torch_halo.cli.subjects import add_subject, given_subject, pruned_file, test_inputs
+from torch_halo.cli.subjects import add_command, given_subject, pruned_file, test_inputs
 from torch_halo.experiments.inference import (
     BATCHES,
     CASES,
@@ -30,16 +30,15 @@ ROUNDS = 21
 
 def add_inference(inner: "argparse._SubParsersAction[argparse.ArgumentParser]", arguments: Sequence[str]) -> None:
     """Add the command."""
-    own = inner.add_parser(
-        "inference",
-        help="time and size of a pruned network, by runtime, batch size and threads",
-        usage="halo bench inference RUN|FILE|NETWORK [flags]",
-        description="A network on torch (dense), on onnxruntime (dense) and as `halo deploy` runs it, in turns; and "
+    own = add_command(
+        inner,
+        arguments,
+        "bench inference RUN|FILE|NETWORK",
+        "time and size of a pruned network, by runtime, batch size and threads",
+        "A network on torch (dense), on onnxruntime (dense) and as `halo deploy` runs it, in turns; and "
         f"its bytes in each format. A NETWORK, one of {', '.join(CASES)}, has random weights, pruned to --sparsity "
         "with small layers denser (ERK). A run's table is kept in its folder, and shown in its report.",
-        allow_abbrev=False,
     )
-    add_subject(own, arguments)
     own.add_argument("--sparsity", nargs="+", type=float, default=[], metavar="X", help="pruned to these")
     own.add_argument(
         "--batch", nargs="+", type=int, default=list(BATCHES), metavar="N", help="inputs at a time (1 8 64)"

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from torch_halo.cli.display import result_lines, table
-from torch_halo.cli.subjects import add_subject, given_subject
+from torch_halo.cli.subjects import add_command, given_subject
 from torch_halo.files import check_writable
 from torch_halo.training.evaluation import as_data
 from torch_halo.training.folder import write_weights
@@ -14,26 +14,24 @@ from torch_halo.training.pruned import Pruned
 
 def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", arguments: Sequence[str]) -> None:
     """Add the commands."""
-    measured = commands.add_parser(
-        "eval",
-        help="measure a run or a file of weights, pruned to any sparsity",
-        usage="halo eval RUN|FILE [flags]",
-        description="Loss and accuracy of a run's network (unfinished: of its last checkpoint), or of a file of "
+    measured = add_command(
+        commands,
+        arguments,
+        "eval RUN|FILE",
+        "measure a run or a file of weights, pruned to any sparsity",
+        "Loss and accuracy of a run's network (unfinished: of its last checkpoint), or of a file of "
         "weights; nothing is changed.",
-        allow_abbrev=False,
     )
-    add_subject(measured, arguments)
     measured.add_argument("--sparsity", nargs="*", type=float, default=[], metavar="X", help="also pruned to these")
     measured.set_defaults(run=_eval, stopped="nothing was changed")
-    cut = commands.add_parser(
-        "prune",
-        help="prune a run's network into a file, and tell what it cost",
-        usage="halo prune RUN|FILE --sparsity X -o FILE [flags]",
-        description="Cut the smallest weights of a run's network (or of a file of weights) and write the rest as "
+    cut = add_command(
+        commands,
+        arguments,
+        "prune RUN|FILE --sparsity X -o FILE",
+        "prune a run's network into a file, and tell what it cost",
+        "Cut the smallest weights of a run's network (or of a file of weights) and write the rest as "
         "safetensors; the run stays as it is.",
-        allow_abbrev=False,
     )
-    add_subject(cut, arguments)
     cut.add_argument("--sparsity", type=float, required=True, metavar="X", help="the share of weights to be zero")
     cut.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="the safetensors file to write")
     cut.add_argument("--recalibrate", action="store_true", help="write the recalibrated batch norms")

@@ -22,7 +22,21 @@ from torch_halo.training.subject import Subject, subject
 COMMANDS = ("eval", "prune", "deploy", "export", "bench")  # that have such a network
 
 
-def add_subject(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
+def add_command(
+    commands: "argparse._SubParsersAction[argparse.ArgumentParser]",
+    arguments: Sequence[str],
+    usage: str,
+    about: str,
+    told: str,
+) -> argparse.ArgumentParser:
+    """Add a command about such a network: how it is called, what it is for, and the same at length."""
+    name = usage.removeprefix("bench ").split()[0]
+    parser = commands.add_parser(name, help=about, usage=f"halo {usage} [flags]", description=told, allow_abbrev=False)
+    _add_subject(parser, arguments)
+    return parser
+
+
+def _add_subject(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
     """Add the path, and what it takes to read and prune it."""
     parser.add_argument("path", type=Path, metavar="RUN|FILE", help="a run's folder, or a file of weights")
     parser.add_argument("--scope", choices=["global", "layer"], help="one threshold for all layers, or one for each")
