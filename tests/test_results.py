@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from torch_halo.cli.display import table
+from torch_halo.experiments.analysing import read_analysis
 from torch_halo.experiments.inference import read_inference, size_rows, summary_row, time_rows
 from torch_halo.experiments.overhead import CASES, overhead_rows, read_overhead
 from torch_halo.experiments.show import results_page, tables_of
@@ -78,3 +79,24 @@ def test_the_inferences_are_those_that_were_measured():
         assert "\n".join(text) in page
         if round(found.sparsity, 2) == 0.95:
             assert f"| {' | '.join(summary_row(found))} |" in readme
+
+
+def test_the_analyses_are_those_that_were_made():
+    page = (ROOT / "docs/analysis.md").read_text()
+    runs = sorted(path.parent for path in (ROOT / "results").glob("*/analysis.json"))
+    assert len(runs) == 2
+    found = [read_analysis(run) for run in runs]
+    results = [json.loads((run / "result.json").read_text()) for run in runs]
+    assert " % and ".join(f"{result['pruned'][0]['test']['accuracy']:.2f}" for result in results) in page
+    rows = [
+        [f"{each['coefficients']['among_survivors']:.3f}" for each in found],
+        [f"{each['coefficients']['correlation']:.3f}" for each in found],
+        [", ".join(f"{100 * x['zeros'] / x['weights']:.2f} %" for x in each["layers"]) for each in found],
+        [", ".join(f"{x['effective_rank']:.1f}" for x in each["spectrum"]) for each in found],
+        [f"{each['dead']['parameters'][1]:,}" for each in found],
+        [f"{x['jaccard']:.3f} ({x['by_chance']:.3f})" for each in found for x in each["overlap"]],
+        [f"{x['kept']:.3f} ({x['kept_by_chance']:.3f})" for each in found for x in each["overlap"]],
+    ]
+    for row in rows:
+        assert f"| {' | '.join(row)} |" in page
+    assert all(each["coefficients"]["among_survivors"] >= 0.9 for each in found)
