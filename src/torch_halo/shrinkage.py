@@ -239,7 +239,7 @@ class Shrinkage:
         """λ's weight decay for the weights of a group."""
         if self._decay is not None:
             return self._decay
-        return default_decay(isinstance(optimizer, SGD), float(group["weight_decay"]))
+        return default_decay(isinstance(optimizer, SGD), float(group.get("weight_decay", 0.0)))
 
 
 def default_decay(is_sgd: bool, decay: float) -> float:
