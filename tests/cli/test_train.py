@@ -272,7 +272,8 @@ def test_prune_writes_a_file_and_tells_the_cost(run, scope, tmp_path, capsys):
     assert "lenet-300-100 has no batch norm to recalibrate" in capsys.readouterr().err
 
 
-def test_ctrl_c_saves_and_tells_how_to_go_on(tmp_path):
+def test_ctrl_c_saves_and_tells_how_to_go_on(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
     arguments = ["train", "--epochs", "3000", "--out", "run"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     process = subprocess.Popen([*HALO, *arguments], cwd=tmp_path, env=ENVIRONMENT, **pipes)
@@ -280,9 +281,8 @@ def test_ctrl_c_saves_and_tells_how_to_go_on(tmp_path):
         assert process.poll() is None
         time.sleep(0.05)
     # While it trains, a second one is refused.
-    second = subprocess.run([*HALO, *arguments], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True)
-    assert second.returncode == 1
-    assert second.stderr == "halo: another process is at work in run; wait for it, or stop it\n"
+    assert cli.main(arguments) == 1
+    assert capsys.readouterr().err == "halo: another process is at work in run; wait for it, or stop it\n"
     process.send_signal(signal.SIGINT)
     _, error = process.communicate(timeout=60)
     assert process.returncode == 130
@@ -290,10 +290,10 @@ def test_ctrl_c_saves_and_tells_how_to_go_on(tmp_path):
     assert error.endswith("to go on: halo train --epochs 3000 --out run\n")
     assert (tmp_path / "run" / "checkpoint" / "last.pt").exists()
     # An unfinished run can be measured.
-    done = subprocess.run([*HALO, "eval", "run"], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True)
-    assert done.returncode == 0
-    assert done.stderr == "run is not finished: measuring its last checkpoint\n"
-    assert "test" in done.stdout
+    assert cli.main(["eval", "run"]) == 0
+    found = capsys.readouterr()
+    assert found.err == "run is not finished: measuring its last checkpoint\n"
+    assert "test" in found.out
 
 
 def test_a_bar_on_a_terminal(tmp_path):
