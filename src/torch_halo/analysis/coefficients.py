@@ -1,4 +1,4 @@
-"""λ against |w|: whether large weights go free (the paper's figure 2)."""
+"""λ against |w|: whether large weights go free (the paper's "monotonic" figure)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

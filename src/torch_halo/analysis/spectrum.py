@@ -1,4 +1,4 @@
-"""Eigenvalues of the covariance of each layer's outputs: whether sparse layers have low rank (the paper's figure)."""
+"""Eigenvalues of the covariance of each layer's outputs: whether sparse layers have low rank (the paper: yes)."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

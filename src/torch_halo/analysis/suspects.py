@@ -1,4 +1,4 @@
-"""Training samples whose label may be wrong: a network that shrinks does not learn them by heart (the paper's §5)."""
+"""Training samples whose label may be wrong: those that a network which shrinks does not learn by heart."""
 
 import csv
 import io

@@ -131,7 +131,7 @@ EXPERIMENTS: Table[Experiment] = Table(
             },
         ),
         "label-noise": Experiment(
-            "Training with wrong labels: what is learned by heart (the paper's figure 5)",
+            "Training with wrong labels: what is learned by heart (the paper, on overfitting)",
             {
                 "full": Scale(_FULL_VGG, NOISE_ROWS, epochs=160, seeds=5, sparsities=(0.95,), noises=NOISES),
                 "small": Scale(

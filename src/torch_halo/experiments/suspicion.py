@@ -30,7 +30,8 @@ class Ranked:
 
 def rank_suspects(path: Path, run: Subject) -> Ranked:
     """A run's training samples, the most suspicious first; what is found is kept in its folder, too."""
-    losses, count = _losses(path, len(run.data.train.labels)), len(run.data.train.labels)
+    count = len(run.data.train.labels)
+    losses = _losses(path, count)
     found = suspects(run.module if losses is None else losses, run.data, model=run.module)
     settings, flips = run.config.data, int(run.data.flipped.sum())
     places, _ = cut_places(count + len(run.data.validation.labels), settings.validation, settings.data_seed)
