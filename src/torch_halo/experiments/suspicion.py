@@ -32,16 +32,25 @@ def rank_suspects(path: Path, run: Subject) -> Ranked:
     """A run's training samples, the most suspicious first; what is found is kept in its folder, too."""
     count = len(run.data.train.labels)
     losses = _losses(path, count)
-    found = suspects(run.module if losses is None else losses, run.data, model=run.module)
+    final = suspects(run.module, run.data)
+    found = final if losses is None else _by_history(losses, run, final)
     settings, flips = run.config.data, int(run.data.flipped.sum())
     places, _ = cut_places(count + len(run.data.validation.labels), settings.validation, settings.data_seed)
     whole = replace(found, index=places.numpy()[found.index])
     judged = found.found(run.data.flipped) if flips else {}
     told: dict[str, Any] = {"flips": flips, "epochs": 0 if losses is None else len(losses), **judged}
     if flips:  # beside it, what the final network alone would say
-        told["final"] = suspects(run.module, run.data).found(run.data.flipped)
+        told["final"] = final.found(run.data.flipped)
     write_json(path / FILE, {**told, "first": first_rows(whole, FIRST)})
     return Ranked(found, whole, flips, told["epochs"], judged)
+
+
+def _by_history(losses: Array, run: Subject, final: Suspects) -> Suspects:
+    """Ranked by the losses of all epochs, with the likely labels of the final network, which has been asked."""
+    found = suspects(losses, run.data)
+    likely = np.empty_like(final.likely)
+    likely[final.index] = final.likely
+    return replace(found, likely=likely[found.index])
 
 
 def read_suspects(path: Path) -> dict[str, Any] | None:
