@@ -1,6 +1,6 @@
 """Wrong labels found by cleanlab's confident learning, to stand beside `halo experiment label-noise`.
 
-    pip install cleanlab
+    pip install -c constraints.txt '.[cleanlab]'
     python benchmarks/suspects.py --data-dir DIR -o results/cleanlab.json [--epochs 30] [--seeds 3] [--folds 5]
 
 The same data, flips, network and optimizer as that experiment's dense network. As cleanlab's authors

@@ -256,6 +256,31 @@ def test_strengths_make_a_curve(tmp_path):
     assert "Accuracy over strengths" not in [block.title for block in blocks_of(section, styles([section]))]
 
 
+def pictured(path):
+    section = one_section(path)
+    return [p.title for b in blocks_of(section, styles([section])) for panel in b.panels for p in panel.pictures]
+
+
+def test_weights_under_the_final_threshold_are_drawn_where_they_were_counted(tmp_path):
+    name = "Weights under the threshold that leaves 90 % zeros in the end, in percent, by epoch"
+    folder = store(tmp_path, setup(), levels=[(0.9, 90)])
+    assert name not in pictured(tmp_path)
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    for i, row in enumerate(rows):
+        row["magnitudes"] = [min(1.0, (i + 1) / 4 * k / 110) for k in range(111)]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert name in pictured(tmp_path)
+
+
+def test_with_wrong_labels_the_train_accuracy_is_drawn(tmp_path):
+    name = "Train accuracy in percent by epoch, wrong labels among them"
+    folder = store(tmp_path, setup())
+    assert name not in pictured(tmp_path)
+    shutil.rmtree(folder)
+    store(tmp_path, replace(setup(), data=Data(label_noise=0.2)))
+    assert name in pictured(tmp_path)
+
+
 def test_many_curves_are_dealt_out_to_readable_pictures(tmp_path):
     for i in range(20):
         for seed in range(15):

@@ -9,14 +9,15 @@ from torch_halo.analysis.ranks import Array
 from torch_halo.figures import MAGNITUDES
 
 
-def history(epochs: Sequence[Mapping[str, Any]], threshold: float) -> Array:
-    """The share of the weights under a magnitude after each epoch, of a run's metrics.
+def history(epochs: Sequence[Mapping[str, Any]], sparsity: float) -> Array:
+    """After each epoch, the share of the weights under the magnitude below which in the end `sparsity` of them are.
 
-    Between the magnitudes at which they were counted it is interpolated.
+    Of a run's metrics; between the magnitudes at which weights were counted it is interpolated.
     """
     if not epochs:
         raise ValueError("there are no metrics: not one epoch is done")
     if any(len(row.get("magnitudes") or ()) != len(MAGNITUDES) for row in epochs):
         raise ValueError("the metrics' magnitudes are missing: the run was trained by an older version; train it again")
-    place = np.log(max(threshold, MAGNITUDES[0]))
-    return np.array([np.interp(place, np.log(MAGNITUDES), row["magnitudes"]) for row in epochs])
+    places = np.log(MAGNITUDES)
+    threshold = np.interp(sparsity, epochs[-1]["magnitudes"], places)
+    return np.array([np.interp(threshold, places, row["magnitudes"]) for row in epochs])

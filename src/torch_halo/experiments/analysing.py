@@ -130,11 +130,7 @@ def _spectrum(case: Case) -> list[dict[str, Any]]:
 def _history(case: Case) -> list[float]:
     if case.scope == "layer":
         raise ValueError("with a threshold for each layer there is none for all")
-    kept = [case.pruned.get_parameter(x.figures.name).detach().abs() for x in layers(case.pruned, select=case.select)]
-    threshold = min(float(w[w > 0].min()) for w in kept if bool(w.any()))
-    shares = history(RunFolder(case.path).epochs(), threshold)
-    shares[-1] = sum(int((w == 0).sum()) for w in kept) / sum(w.numel() for w in kept)  # known to the weight
-    return _short(shares)
+    return _short(history(RunFolder(case.path).epochs(), case.sparsity))
 
 
 def _dead(case: Case) -> dict[str, Any]:

@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from torch_halo.analysis import history
 from torch_halo.experiments.tables import percent
-from torch_halo.report.groups import Curve, Group, Section, figure, figures
+from torch_halo.report.groups import Curve, Group, Section, Values, figure, figures
 from torch_halo.report.pictures import TOGETHER, Line, Style, by_epoch, by_layer, by_sparsity, by_strength, style
 
 FEW = 3  # strengths make a curve
@@ -160,17 +161,25 @@ def _by_level(curve: Curve, path: Sequence[str], drawn: Styles) -> Line:
 def _training(section: Section, drawn: Styles, level: float | None) -> Block:
     def draw(part: Sequence[Curve]) -> list[Picture]:
         chosen = [(curve, _nearest(curve, level or 1.0)) for curve in part]
-        accuracy = [_by_epoch(c, group, drawn, section.split, "accuracy") for c, group in chosen]
-        loss = [_by_epoch(c, group, drawn, "train", "loss") for c, group in chosen]
-        zeros = [_by_epoch(c, group, drawn, "sparsity", factor=100) for c, group in chosen]
-        name = f"{section.split} accuracy in percent by epoch".capitalize()
+
+        def lines(*path: str, factor: float = 1) -> list[Line]:
+            return [_by_epoch(c, group, drawn, *path, factor=factor) for c, group in chosen]
+
         found = []
-        if any(line.places for line in accuracy):
+        if _has_points(accuracy := lines(section.split, "accuracy")):
+            name = f"{section.split} accuracy in percent by epoch".capitalize()
             found.append(Picture(name, by_epoch(accuracy, from_share=0.1)))
-        if any(line.places for line in loss):
+        has_noise = any(group.config.data.label_noise for _, group in chosen)
+        if has_noise and _has_points(learned := lines("train", "accuracy")):
+            found.append(Picture("Train accuracy in percent by epoch, wrong labels among them", by_epoch(learned)))
+        if _has_points(loss := lines("train", "loss")):
             found.append(Picture("Train loss by epoch", by_epoch(loss, is_log=True)))
+        zeros = lines("sparsity", factor=100)
         if any(mean > 0 for line in zeros for mean in line.means):
             found.append(Picture("Weights that are zero, in percent, by epoch", by_epoch(zeros)))
+        if level and _has_points(small := [_history(c, group, drawn, level) for c, group in chosen]):
+            name = f"Weights under the threshold that leaves {percent(level)} zeros in the end, in percent, by epoch"
+            found.append(Picture(name, by_epoch(small)))
         return found
 
     targets = [group.target for curve in section.pictured for group in curve.groups if group.target]
@@ -179,6 +188,21 @@ def _training(section: Section, drawn: Styles, level: float | None) -> Block:
     )
     text = f"Mean over seeds, the band ± a standard deviation.{which}"
     return _block("Training", text, section.pictured, drawn, draw)
+
+
+def _has_points(lines: Iterable[Line]) -> bool:
+    return any(line.places for line in lines)
+
+
+def _history(curve: Curve, group: Group, drawn: Styles, level: float) -> Line:
+    """The share of small weights after each epoch; older runs did not count them."""
+    try:
+        found = [100 * history(run.epochs, level) for run in group.runs]
+    except (TypeError, ValueError):
+        return Line(drawn[curve.label], [], [], [])
+    values = [Values(tuple(map(float, shares))) for shares in zip(*found, strict=True)]
+    places = [float(place) for place in range(1, len(values) + 1)]
+    return Line(drawn[curve.label], places, [v.mean for v in values], [v.spread for v in values])
 
 
 def _nearest(curve: Curve, level: float) -> Group:
