@@ -1,6 +1,7 @@
 """The README's figures of training are those of the stored runs."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,15 @@ def test_the_page_of_results_is_made_from_the_stored_runs():
     store = Store(ROOT / "results")
     assert (ROOT / "docs/results.md").read_text() == results_page(store), "make results"
     assert not store.problems
+
+
+def test_what_is_said_of_a_table_has_its_figures():
+    store, notes = Store(ROOT / "results"), sorted((ROOT / "results/experiments").glob("*.md"))
+    assert notes
+    for note in notes:
+        text = FORMATS["markdown"](tables_of(read_spec(note.with_suffix(".json")), store), True)
+        accuracies = re.findall(r"\d{2}\.\d{2}", note.read_text())
+        assert [x for x in accuracies if x not in text] == []
 
 
 def test_the_overheads_are_those_that_were_measured():

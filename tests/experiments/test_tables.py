@@ -10,7 +10,7 @@ from stored import finished
 from torch_halo.experiments.paper import SECONDS, TABLES
 from torch_halo.experiments.plan import Plan
 from torch_halo.experiments.show import results_page, tables_of
-from torch_halo.experiments.spec import Spec
+from torch_halo.experiments.spec import Spec, note_path
 from torch_halo.experiments.store import Store
 from torch_halo.experiments.tables import FORMATS, percent
 from torch_halo.methods import METHODS
@@ -126,6 +126,8 @@ def test_the_page_of_results(plan):
     assert page.startswith("# Results\n")
     assert "## Accuracy by sparsity on MNIST (the paper's table 1), scale small" in page
     assert "Where each figure comes from" in page
+    note_path(plan.spec, plan.store.path).write_text("*What it shows.* Little.\n")
+    assert results_page(plan.store) == f"{page}\n*What it shows.* Little.\n"
     folder = plan.store.folder(plan.jobs()[0].config)
     (folder / "result.json").write_text("{")
     page = results_page(Store(plan.store.path))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from torch_halo.experiments.noise import noise_sheets
 from torch_halo.experiments.plan import Plan
-from torch_halo.experiments.spec import Spec, saved_specs
+from torch_halo.experiments.spec import Spec, note_path, saved_specs
 from torch_halo.experiments.store import Store
 from torch_halo.experiments.tables import FORMATS, Sheet, sheets
 from torch_halo.experiments.timing import timing_path, timing_sheets
@@ -12,8 +12,9 @@ from torch_halo.files import write_whole
 
 RESULTS_HEAD = """# Results
 
-Made from the runs in [results](../results) by `make results`; nothing here is typed by hand. Under each table is where
-its figures come from: the folders of the runs, with their settings, seeds, figures by epoch and versions.
+Made from the runs in [results](../results) by `make results`: no table here is typed by hand. Under each is where its
+figures come from: the folders of the runs, with their settings, seeds, figures by epoch and versions. What is said of
+them is in [results/experiments](../results/experiments), and may have no accuracy that is not in its table.
 """
 
 
@@ -49,6 +50,8 @@ def results_page(store: Store) -> str:
         if (head := f"## {spec.experiment.title}, scale {spec.scale}\n") not in parts:
             parts.append(head)
         parts.append(FORMATS["markdown"](tables_of(spec, store), True))
+        if (told := note_path(spec, store.path)).exists():
+            parts.append(told.read_text())
     if store.problems:
         parts.append("## Left out\n\n" + "".join(f"- {problem}\n" for problem in store.problems.values()))
     return "\n".join(parts)

@@ -278,9 +278,18 @@ class Spec:
 
     def save(self, store: Path) -> None:
         """Remember what was asked for, to be shown without saying it again."""
-        path = store / "experiments" / f"{'-'.join([self.name, self.scale, *self.models])}.json"
+        path = _path(self, store)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, json.dumps(asdict(self), indent=1) + "\n")
+
+
+def _path(spec: Spec, store: Path) -> Path:
+    return store / "experiments" / f"{'-'.join([spec.name, spec.scale, *spec.models])}.json"
+
+
+def note_path(spec: Spec, store: Path) -> Path:
+    """Where somebody may say in Markdown what an experiment's tables show."""
+    return _path(spec, store).with_suffix(".md")
 
 
 def _one_by_one(row: Row) -> list[Row]:
