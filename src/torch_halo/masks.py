@@ -82,23 +82,30 @@ class Masks(Mapping[str, Tensor]):
 
     @torch.no_grad()
     def _clear_(self, optimizer: Optimizer) -> None:
-        self._zero_()
         for weight in self._weights:
-            cut = ~self._on_device(weight)
-            for key, entry in optimizer.state.get(weight.parameter, {}).items():
-                if key not in KEYS + MOMENTUM_KEYS and _is_like(entry, weight.parameter):
-                    local(entry).masked_fill_(cut, 0.0)
+            clear_(optimizer, weight, ~self._on_device(weight))
 
     def _zero_(self) -> None:
         for weight in self._weights:
-            # Not a product: 0·∞ and 0·NaN are no zeros.
-            weight.local.masked_fill_(~self._on_device(weight), 0.0)
+            _zero_(weight.local, ~self._on_device(weight))
 
     def _on_device(self, weight: Weight) -> Tensor:
         mask = self._masks[weight.name]
         if mask.device != weight.parameter.device:
             mask = self._masks[weight.name] = mask.to(weight.parameter.device)
         return local(mask)
+
+
+def clear_(optimizer: Optimizer, weight: Weight, cut: Tensor) -> None:
+    """Set a weight to zero where it is cut, and the optimizer's state of it (momentum, averages; not λ)."""
+    _zero_(weight.local, cut)
+    for key, entry in optimizer.state.get(weight.parameter, {}).items():
+        if key not in KEYS + MOMENTUM_KEYS and _is_like(entry, weight.parameter):
+            _zero_(local(entry), cut)
+
+
+def _zero_(values: Tensor, cut: Tensor) -> None:
+    values.masked_fill_(cut, 0.0)  # not a product: 0·∞ and 0·NaN are no zeros
 
 
 def _is_like(entry: Any, parameter: Tensor) -> bool:

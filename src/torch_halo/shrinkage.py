@@ -48,7 +48,7 @@ class Shrinkage:
 
     With `target_sparsity` and `total_steps`, the length of the whole training, the strength is set and
     steered so that the share of zeros rises to the target (see `Target`): `HALO()` and no other
-    number. It needs a penalty with exact zeros. For the last fifth of the training the zeros are
+    number. It needs a penalty with exact zeros. For the last third of the training the zeros are
     frozen and the others go on without a penalty, unless `freeze` is False: then it is steered to the
     end, and `prune_` makes the count exact.
 
@@ -104,7 +104,7 @@ class Shrinkage:
         self._due: list[tuple[Attached, dict[str, Any], float]] = []  # proximal maps at the end of this step
         share(self._attached)
         self._by_id = {id(attached.weight.parameter): attached for attached in self._attached}
-        self._state = State(self._attached, optimizer)
+        self._state = State(self._attached, optimizer, is_steered=target is not None)
         self._steering = None if target is None else Steering(target, model, self._attached, self._state)
         self._handles = [before_update(optimizer, self._shrink), *self._state.hooks(optimizer)]
         if self._steering is not None:
@@ -160,6 +160,8 @@ class Shrinkage:
     @torch.no_grad()
     def _shrink(self, optimizer: Optimizer) -> None:
         self._due.clear()  # of a step that failed
+        if self._steering is not None:
+            self._steering.forget()
         found_inf = getattr(optimizer, "found_inf", None)
         if found_inf is not None and bool(found_inf):
             # A fused optimizer under a GradScaler skips such a step inside its kernel.
@@ -200,6 +202,8 @@ class Shrinkage:
         for (attached, size), strength in zip(due, strengths, strict=True):
             attached.threshold_(size * strength)
         self._due.clear()
+        if self._steering is not None:
+            self._steering.keep_zeros(optimizer)
 
     def _members(self, group: dict[str, Any]) -> list[tuple[Attached, Tensor]]:
         """The group's weights that have a gradient; none if the learning rate is 0: nothing changes then."""

@@ -19,13 +19,18 @@ class State:
     that several Shrinkages on it count for themselves and are found again in any order.
     """
 
-    def __init__(self, attached: Sequence[Attached], optimizer: Optimizer) -> None:
+    def __init__(self, attached: Sequence[Attached], optimizer: Optimizer, *, is_steered: bool = False) -> None:
         places = {id(p): i for i, p in enumerate(_parameters(optimizer.param_groups))}
         first = min(places[id(one.weight.parameter)] for one in attached)
         self.step, self.first_lr = f"halo_step_{first}", f"halo_first_lr_{first}"
-        # Where a target steers it: the strength, the first one times the learning rate, the zeros at the start.
+        # Where a target steers it: the strength, the first one times the learning rate, the zeros at the start, the
+        # share of zeros that was missing at the last update, and whether their count has been made exact.
         self.strength, self.first_effect = f"halo_strength_{first}", f"halo_first_effect_{first}"
-        self.first_zeros = f"halo_first_zeros_{first}"
+        self.first_zeros, self.missing = f"halo_first_zeros_{first}", f"halo_missing_{first}"
+        self.was_frozen = f"halo_was_frozen_{first}"
+        # There from the start, as zeros: a distributed checkpoint fills only what is there.
+        steering = (self.strength, self.first_effect, self.first_zeros, self.missing, self.was_frozen)
+        self._steering = steering if is_steered else ()
         self._attached = list(attached)
         self._penalty = attached[0].penalty
         self._by_id = {id(one.weight.parameter): one for one in attached}
@@ -48,7 +53,7 @@ class State:
             if optimizer.state.get(p) == {}:
                 del optimizer.state[p]
         for group in optimizer.param_groups:
-            for key in (self.step, self.first_lr, self.strength, self.first_effect, self.first_zeros):
+            for key in (self.step, self.first_lr, *self._steering):
                 group.pop(key, None)
 
     def groups(self, optimizer: Optimizer) -> list[dict[str, Any]]:
@@ -67,6 +72,7 @@ class State:
             raise ValueError(f"{name} has lr=None; λ's learning rate follows the weights', so give it one")
         for group in groups:
             group[self.step], group[self.first_lr] = 0, _base_lr(group)
+            group.update(dict.fromkeys(self._steering, 0.0))
 
     def count(self, group: dict[str, Any]) -> None:
         """Count a step of the group."""

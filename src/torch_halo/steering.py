@@ -6,21 +6,22 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from torch_halo.coefficients import Attached
 from torch_halo.hooks import gradient
+from torch_halo.masks import clear_
 from torch_halo.pruning import prune_
 from torch_halo.state import State
 from torch_halo.stepsizes import Size
-from torch_halo.target import Target
-from torch_halo.weights import local, sum_shards
+from torch_halo.target import Target, factor
+from torch_halo.weights import Weight, local, sum_shards
 
 FIRST = 1e-3  # the share of weights that the first map cuts
 SAMPLE = 10_000  # entries of a weight, looked at for the first strength
-LOWEST, HIGHEST = 1e-3, 1e7  # of the first strength, at the same learning rate: beyond, it would only wind up
+LOWEST, HIGHEST = 1e-3, 1e12  # of the first strength, at the same learning rate: beyond, it would only wind up
 TRACE = 1e-7  # far below any weight that a proximal map leaves
 # From this share of the training on, and after a few steps, so far from what is wanted is worth a warning.
 EARLY, FEW, FAR = 0.1, 100, 0.1
@@ -39,6 +40,7 @@ class Steering:
         self._counted = [one for one in attached if one.weight.parameter.ndim > 1] or list(attached)
         self._ids = {id(one.weight.parameter) for one in self._counted}
         self._is_warned = False
+        self._resting: list[tuple[Weight, Tensor]] = []  # which entries are zero before a step, and stay so
         self._held: RemovableHandle | None = None
 
     @property
@@ -48,28 +50,51 @@ class Steering:
 
     def now(self, optimizer: Optimizer) -> float | None:
         """The strength; None before the end of the first step."""
-        key = self._state.strength
-        return next((float(group[key]) for group in optimizer.param_groups if key in group), None)
+        found = [float(group.get(self._state.strength, 0)) for group in optimizer.param_groups]
+        return max(found) or None
+
+    def forget(self) -> None:
+        """Forget a step that failed."""
+        self._resting = []
 
     def strength(self, optimizer: Optimizer) -> float | None:
-        """The strength for the step that begins; None if the zeros are frozen."""
+        """The strength for the step that begins; None if nothing is to be shrunk."""
         groups = self._state.groups(optimizer)
         step = max(int(group[self._state.step]) for group in groups)
         if self.target.is_frozen(step):
-            self._freeze(optimizer)
+            self._freeze(optimizer, groups)
             return None
         strength = self.now(optimizer)
         if strength is None:
             return 0.0
-        if self.target.is_due(step):
-            zeros = self._zeros()
-            start, effect = (float(groups[0][key]) for key in (self._state.first_zeros, self._state.first_effect))
-            self._warn_if_far(step, zeros, start)
-            lr = max(_lr(groups), 1e-30)
-            strength *= self.target.factor(step, zeros, start)
-            strength = min(max(strength, LOWEST * effect / lr), HIGHEST * effect / lr)
+        is_due, is_resting = self._is_due(groups, step), self.target.is_resting(step)
+        zero = [one.weight.local == 0 for one in self._counted] if is_due or is_resting else []
+        if is_due:
+            strength = self._updated(strength, groups, step, self._share(zero))
         _put(groups, self._state.strength, strength)
-        return strength
+        missing, start = (float(groups[0].get(key, 0)) for key in (self._state.missing, self._state.first_zeros))
+        if not is_resting or self.target.is_far_over(step, start, missing):
+            return strength
+        self._resting = [(one.weight, entries) for one, entries in zip(self._counted, zero, strict=True)]
+        return strength if missing > 0 else None  # None: there are enough zeros, and they stay
+
+    def keep_zeros(self, optimizer: Optimizer) -> None:
+        """End a step: what rests has not moved."""
+        for weight, zero in self._resting:
+            clear_(optimizer, weight, zero)
+        self._resting = []
+
+    def _is_due(self, groups: Sequence[dict[str, Any]], step: int) -> bool:
+        """Whether to look at the strength: never in a step in which nothing moves, which is not counted."""
+        moves = _lr(groups) > 0 and any(one.weight.parameter.grad is not None for one in self._counted)
+        return moves and self.target.is_due(step)
+
+    def _updated(self, strength: float, groups: Sequence[dict[str, Any]], step: int, zeros: float) -> float:
+        start, effect = (float(groups[0][key]) for key in (self._state.first_zeros, self._state.first_effect))
+        self._warn_if_far(step, zeros, start)
+        missing, lr = self.target.wanted(step, start) - zeros, _lr(groups)
+        _put(groups, self._state.missing, missing)
+        return min(max(strength * factor(missing), LOWEST * effect / lr), HIGHEST * effect / lr)
 
     def begin(self, optimizer: Optimizer, due: Sequence[tuple[Attached, Size]]) -> float:
         """The first strength: with the sizes of the optimizer's own first step, the maps cut a thousandth."""
@@ -87,40 +112,46 @@ class Steering:
         """Hold the zeros no more: the penalty is taken off, or another state was loaded."""
         if self._held is not None:
             self._held.remove()
-        self._held, self._is_warned = None, False
+        self._held, self._is_warned, self._resting = None, False, []
 
     def _zeros(self) -> float:
         """The share of zeros."""
+        return self._share([one.weight.local == 0 for one in self._counted])
+
+    def _share(self, zero: Sequence[Tensor]) -> float:
         weights = [one.weight for one in self._counted]
-        zeros = sum_shards([(weight.local == 0).sum() for weight in weights], weights)
-        return sum(map(int, zeros)) / sum(weight.parameter.numel() for weight in weights)
+        counts = sum_shards([entries.sum() for entries in zero], weights)
+        return sum(map(int, counts)) / sum(weight.parameter.numel() for weight in weights)
 
     def _warn_if_far(self, step: int, zeros: float, start: float) -> None:
         wanted, total = self.target.wanted(step, start), self.target.total_steps
         if self._is_warned or step < max(EARLY * total, FEW) or abs(wanted - zeros) < FAR:
             return
         self._is_warned = True
-        advice = "train longer, or check the learning rate" if zeros < wanted else "the learning rate may be too small"
+        advice = "train longer, or check the learning rate" if zeros < wanted else "check the learning rate"
         warnings.warn(
             f"after {step} of {total} steps {zeros:.1%} of the weights are zero where {wanted:.1%} were to be: the "
             f"target of {self.target.sparsity:.1%} may be missed, or cost much; {advice}",
             stacklevel=2,
         )
 
-    def _freeze(self, optimizer: Optimizer) -> None:
+    def _freeze(self, optimizer: Optimizer, groups: Sequence[dict[str, Any]]) -> None:
         """Make the count of zeros exact, and hold them; a training that goes on has them already."""
         if self.is_frozen:
             return
-        found, target = self._zeros(), self.target.sparsity
-        if abs(found - target) > NEAR:
+        found, sparsity = self._zeros(), self.target.sparsity
+        if groups[0].get(self._state.was_frozen):
+            sparsity = found
+        elif abs(found - sparsity) > NEAR:
             warnings.warn(
-                f"{found:.1%} of the weights are zero where {target:.1%} were to be; train longer, or ask for less",
+                f"{found:.1%} of the weights are zero where {sparsity:.1%} were to be; train longer, or ask for less",
                 stacklevel=2,
             )
-        if found > target:
+        if found > sparsity:
             self._revive()
-        masks = prune_(self._model, target, select=lambda name, parameter: id(parameter) in self._ids)
+        masks = prune_(self._model, sparsity, select=lambda name, parameter: id(parameter) in self._ids)
         self._held = masks.hold(optimizer)
+        _put(groups, self._state.was_frozen, 1)
 
     def _revive(self) -> None:
         """Give zeros a trace of the way that they would go: of too many, those that would go farthest come back."""
@@ -144,7 +175,7 @@ def _cut_share(due: Sequence[tuple[Attached, Size]], strength: float) -> float:
     cut, total = [], []
     for one, size in due:
         w, every = one.weight.local.flatten(), 1 + one.weight.local.numel() // SAMPLE
-        size = size.flatten()[::every] if isinstance(size, torch.Tensor) else size
+        size = size.flatten()[::every] if isinstance(size, Tensor) else size
         lam = tuple(local(part).flatten()[::every] for part in one.lam)
         left = one.penalty.proximal_map(w[::every], size * strength, *lam)
         cut.append(((left == 0) & (w[::every] != 0)).sum() * every)

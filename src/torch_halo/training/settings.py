@@ -60,7 +60,7 @@ class Shrinking:
     target_sparsity: Annotated[float | None, "train towards so many zeros (--sparsity, where --xi is not given)"] = (
         field(default=None, metadata=LATER)
     )
-    freeze: Annotated[bool, "hold the zeros for the last fifth of the training, without a penalty (yes)"] = field(
+    freeze: Annotated[bool, "hold the zeros for the last third of the training, without a penalty (yes)"] = field(
         default=True, metadata=LATER
     )
 
