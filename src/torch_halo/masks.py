@@ -105,7 +105,8 @@ def clear_(optimizer: Optimizer, weight: Weight, cut: Tensor) -> None:
 
 
 def _zero_(values: Tensor, cut: Tensor) -> None:
-    values.masked_fill_(cut, 0.0)  # not a product: 0·∞ and 0·NaN are no zeros
+    # Not a product: 0·∞ and 0·NaN are no zeros. Not masked_fill_: on a CPU it takes half as long again.
+    torch.where(cut, values.new_zeros(()), values, out=values)
 
 
 def _is_like(entry: Any, parameter: Tensor) -> bool:

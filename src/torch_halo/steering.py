@@ -31,7 +31,7 @@ NEAR = 0.02  # from the target, when the zeros are frozen
 class Steering:
     """The strength of a penalty with exact zeros, one for all weights, as a target has it step by step.
 
-    Biases and other weights of one axis are shrunk with the rest, but neither counted nor frozen.
+    Biases and other weights of one axis are shrunk with the others, but not counted; they neither rest nor freeze.
     What a resumed training needs is in the optimizer's groups; the masks are made from the zeros.
     """
 
