@@ -2,9 +2,11 @@
 
 import json
 import re
+import statistics
 from pathlib import Path
 
 import pytest
+from steering import VARIANTS  # of benchmarks
 
 from torch_halo.cli.display import table
 from torch_halo.experiments.analysing import read_analysis
@@ -111,3 +113,14 @@ def test_the_analyses_are_those_that_were_made():
     for row in rows:
         assert f"| {' | '.join(row)} |" in page
     assert all(each["coefficients"]["among_survivors"] >= 0.9 for each in found)
+
+
+def test_the_parts_of_the_steering_are_those_that_were_measured():
+    page = (ROOT / "docs/method.md").read_text()
+    found = json.loads((ROOT / "results/steering.json").read_text())
+    mean = {
+        name: f"{statistics.fmean(row['validation'] for row in found if row['variant'] == name):.2f}"
+        for name in VARIANTS
+    }
+    assert f"rest from 0.3·N on | {mean['as it is']} | {mean['frozen later']} |" in page
+    assert f"never rest | {mean['zeros never rest']} | {mean['frozen later, zeros never rest']} |" in page
