@@ -3,6 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 # Not compiled: what is used will be, when it is first imported, and most of it never is.
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
+# Kept, also where the environment says otherwise: each process of a test would compile all of torch again.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test check results venv clean
 

@@ -1,6 +1,7 @@
 """A target sparsity: followed on the way, exact in the end, resumed to the bit."""
 
 import copy
+import functools
 
 import pytest
 import torch
@@ -134,6 +135,7 @@ def test_another_penalty_and_any_first_strength():
         assert found.accuracy() > 90
 
 
+@functools.cache
 def whole(optimizer):
     return Training(0.9, OPTIMIZERS[optimizer]).run().model
 
