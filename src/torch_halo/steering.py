@@ -151,7 +151,7 @@ class Steering:
             self._revive()
         masks = prune_(self._model, sparsity, select=lambda name, parameter: id(parameter) in self._ids)
         self._held = masks.hold(optimizer)
-        _put(groups, self._state.was_frozen, 1)
+        _put(groups, self._state.was_frozen, 1.0)
 
     def _revive(self) -> None:
         """Give zeros a trace of the way that they would go: of too many, those that would go farthest come back."""
