@@ -69,6 +69,17 @@ def test_what_is_missing_is_run_and_what_is_there_is_left(tmp_path):
     assert not list(tmp_path.rglob("last.pt"))
 
 
+@pytest.mark.filterwarnings("ignore:λ lies between", "ignore:.*of the weights are zero where")  # one epoch is little
+def test_only_final_runs_with_a_coefficient_for_each_weight_keep_their_checkpoint(tmp_path):
+    spec = Spec("digits", methods=("halo", "halo-profile", "halo-target", "sws"), sparsities=(0.9,), seeds=1, epochs=1)
+    runner, _, failed = ran(spec, tmp_path)
+    assert not failed
+    (row,) = [row for row in runner.plan.rows if row.method == "halo"]
+    (final,) = runner.plan.cell(row, 0.9).runs
+    (kept,) = tmp_path.rglob("last.pt")
+    assert kept == final.path / "checkpoint" / "last.pt"
+
+
 def test_another_sparsity_of_a_dense_run_is_measured_not_trained(tmp_path):
     spec = Spec("digits", methods=("dense",), sparsities=(0.9,), seeds=1, epochs=1)
     ran(spec, tmp_path)

@@ -56,7 +56,15 @@ def do(job: Job, store: Path, data_dir: Path | None, parent: int | None = None) 
     add_levels(folder.path, job.levels, data_dir)
     if (folder.path / "losses").exists():
         rank_suspects(folder.path, subject(folder.path, data_dir))
-    folder.checkpoint.unlink(missing_ok=True)  # of a finished run nobody needs it
+    if not _has_coefficients(config):
+        folder.checkpoint.unlink(missing_ok=True)  # of a finished run nobody needs it
+
+
+def _has_coefficients(config: Config) -> bool:
+    """Whether a final run has a λ for each weight, which is in its checkpoint alone and may be looked at."""
+    penalty, is_steered = config.penalty, config.shrinking.target_sparsity is not None
+    is_learned = penalty is not None and penalty.learned and not penalty.shared
+    return is_learned and not is_steered and not config.data.validation
 
 
 def _check(path: Path) -> None:
