@@ -12,6 +12,7 @@ seed, and not measured again.
 import argparse
 import json
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -39,16 +40,16 @@ def main():
     parser.add_argument("--folds", type=int, default=5)
     options = parser.parse_args()
     found = json.loads(options.out.read_text()) if options.out.exists() else []
-    for seed in range(len(found), options.seeds):
-        found.append(judged(options, seed))
-        write_whole(options.out, json.dumps(found, indent=1) + "\n")
-        print(found[-1], flush=True)
-
-
-def judged(options, seed):
-    """How well cleanlab finds the flips, with networks of one seed."""
     spec = Spec("label-noise", label_noise=(options.noise,), epochs=options.epochs)
-    (subject,) = spec.subjects()
+    for subject, seed in product(spec.subjects(), range(options.seeds)):
+        if not any(each["data"] == subject.name and each["seed"] == seed for each in found):
+            found.append(judged(options, spec, subject, seed))
+            write_whole(options.out, json.dumps(found, indent=1) + "\n")
+            print(found[-1], flush=True)
+
+
+def judged(options, spec, subject, seed):
+    """How well cleanlab finds the flips, with networks of one seed."""
     config = METHODS["dense"]().config(spec.setup(subject, seed=seed), 0.95)
     data = load_data(config.data, options.data_dir)
     labels, flipped = data.train.labels.numpy(), data.flipped.numpy()

@@ -63,13 +63,15 @@ def test_the_experiment_chooses_settings_for_each_share(scale, tmp_path):
     names = {job.config.name: job.config for job in plan.jobs()}
     finals = [config for config in names.values() if not config.data.validation]
     # Those without settings to choose: dense and halo-target.
-    assert len(finals) == 2 * len(NOISES) * spec.seeds
+    assert len(finals) == 2 * len(spec.subjects()) * spec.seeds
     assert {config.training.sample_losses for config in finals if config.data.label_noise} == {True}
     trials = [config for config in names.values() if config.data.validation]
     assert {config.data.label_noise for config in trials} == set(NOISES)
     assert not any(config.training.sample_losses for config in trials)
-    (sheet,) = tables_of(spec, Store(tmp_path))
-    assert len(sheet.body) == len(NOISES) * len(EXPERIMENTS["label-noise"].scales[scale].methods)
+    sheets = tables_of(spec, Store(tmp_path))
+    assert len(sheets) == len({subject.data for subject in spec.subjects()})
+    for sheet in sheets:
+        assert len(sheet.body) == len(NOISES) * len(EXPERIMENTS["label-noise"].scales[scale].methods)
 
 
 def test_a_damaged_file_of_suspects(tmp_path):

@@ -19,9 +19,11 @@ VALIDATION = 0.1  # of the training set, to choose settings on
 SPARSITIES = (0.9, 0.95, 0.97, 0.98, 0.99)
 CURVE = (0.5, 0.7, 0.8, 0.9, 0.95, 0.97, 0.98, 0.99)
 PLAIN = Config(training=Training(epochs=60, batch_size=64))  # for data that the paper does not have
+LIKE = {"fashion-mnist": "mnist"}  # but for those that are trained like some that it has
 MNIST_ROWS = ("dense", "random-init", "lottery", "l1", "sws", "halo")
 CIFAR_ROWS = ("dense", "grasp", "random-init", "lottery", "dst", "l1", "mcp", "sws", "halo")
-SMALL_CIFAR_ROWS = ("dense", "lottery", "grasp", "dst", "gmp", "rigl", "l1", "sws", "halo", "halo-target")
+STRENGTH_ROWS = ("l1", "sws", "halo", "halo-profile")
+SMALL_CIFAR_ROWS = ("dense", "lottery", "grasp", "dst", "gmp", "rigl", *STRENGTH_ROWS, "halo-target")
 TARGET_ROWS = ("dense", "halo-target")
 NOISE_ROWS = ("dense", "l1", "halo", "halo-target")
 NOISES = (0.0, 0.2, 0.4, 0.7)
@@ -135,7 +137,8 @@ EXPERIMENTS: Table[Experiment] = Table(
             {
                 "full": Scale(_FULL_VGG, NOISE_ROWS, epochs=160, seeds=5, sparsities=(0.95,), noises=NOISES),
                 "small": Scale(
-                    _LENETS[:1] + _subjects(("cifar10",), Model("lenet-5-caffe")),
+                    _subjects(("mnist", "fashion-mnist"), Model("lenet-300-100"))
+                    + _subjects(("cifar10",), Model("lenet-5-caffe")),
                     NOISE_ROWS,
                     epochs=100,
                     seeds=3,
@@ -172,8 +175,8 @@ EXPERIMENTS: Table[Experiment] = Table(
         "strength-grid": Experiment(
             "Accuracy over a grid of strengths, ξ = ψ",
             {
-                "full": Scale(_FULL_VGG, ("halo",), epochs=160, seeds=5),
-                "small": Scale(_LENETS, ("halo",), epochs=10, seeds=3, models=_FIRST, schedule=Steps()),
+                "full": Scale(_FULL_VGG, STRENGTH_ROWS, epochs=160, seeds=5),
+                "small": Scale(_LENETS, STRENGTH_ROWS, 30, 1, sparsities=(0.95,), models=_FIRST, schedule=Cosine()),
             },
             is_grid=True,
         ),
@@ -250,7 +253,8 @@ class Spec:
         """The table's rows."""
         found = []
         for subject in self.subjects():
-            grids = GRIDS[DATA_KINDS.get(subject.data, subject.data), self.scale]
+            data = LIKE.get(subject.data, subject.data)
+            grids = GRIDS[DATA_KINDS.get(data, data), self.scale]
             for name in self.methods:
                 whole_grid = Row(subject, name, name, grids[name])
                 found += _one_by_one(whole_grid) if self.experiment.is_grid else [whole_grid]
@@ -259,8 +263,8 @@ class Spec:
     def setup(self, subject: Subject, *, seed: int, is_trial: bool = False) -> Config:
         """The settings of a plain training: the paper's, but for what the scale has of its own."""
         scale, epochs = self.experiment.scales[self.scale], self.trial_epochs if is_trial else self.epochs
-        is_papers = subject.data in DATA_KINDS
-        base = paper(subject.data, subject.model.name, None) if is_papers else PLAIN
+        data = LIKE.get(subject.data, subject.data)
+        base = paper(data, subject.model.name, None) if data in DATA_KINDS else PLAIN
         return replace(
             base,
             data=Data(subject.data, validation=VALIDATION if is_trial else 0.0, label_noise=subject.noise),
