@@ -4,10 +4,11 @@ import json
 
 import pytest
 
+from torch_halo.experiments.catalogue import EXPERIMENTS, NOISES, SCALES
 from torch_halo.experiments.noise import HEADER, noise_sheets
 from torch_halo.experiments.plan import Plan
 from torch_halo.experiments.show import tables_of
-from torch_halo.experiments.spec import EXPERIMENTS, NOISES, SCALES, Spec
+from torch_halo.experiments.spec import Spec
 from torch_halo.experiments.store import Store
 from torch_halo.experiments.suspicion import read_suspects
 from torch_halo.experiments.work import do

@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 from stored import finished
 
+from torch_halo.experiments.catalogue import EXPERIMENTS, SCALES
 from torch_halo.experiments.grids import GRIDS
 from torch_halo.experiments.plan import Job, Plan
-from torch_halo.experiments.spec import EXPERIMENTS, SCALES, Spec, describe, read_spec, saved_specs
+from torch_halo.experiments.spec import Spec, describe, read_spec, saved_specs
 from torch_halo.experiments.store import Store
 from torch_halo.methods import METHODS, kind_of, method_of
 from torch_halo.training.config import Config

@@ -17,11 +17,12 @@ from torch_halo.cli.data import add_data_dir, show_bytes
 from torch_halo.cli.display import say, table
 from torch_halo.cli.runs_display import Bars, Lines, left
 from torch_halo.data import DATASETS, data_root, find, get
+from torch_halo.experiments.catalogue import EXPERIMENTS, SCALES, Experiment
 from torch_halo.experiments.engines import Engine, Local, OnRay
 from torch_halo.experiments.plan import Plan
 from torch_halo.experiments.runner import Runner, state_of
 from torch_halo.experiments.show import keep, results_page, tables_of
-from torch_halo.experiments.spec import EXPERIMENTS, SCALES, Experiment, Spec, saved_specs
+from torch_halo.experiments.spec import Spec, saved_specs
 from torch_halo.experiments.store import Store
 from torch_halo.experiments.tables import FORMATS
 from torch_halo.experiments.timing import measure_times

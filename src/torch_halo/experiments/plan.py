@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from torch_halo.experiments.catalogue import Subject
 from torch_halo.experiments.paper import WITHIN
-from torch_halo.experiments.spec import Row, Spec, Subject
+from torch_halo.experiments.spec import Row, Spec
 from torch_halo.experiments.store import Run, Store
 from torch_halo.methods import Method, method_of
 from torch_halo.training.config import Config

@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from torch_halo.checks import Table
+from torch_halo.experiments.catalogue import Subject
 from torch_halo.experiments.paper import TABLES, Reported
 from torch_halo.experiments.plan import Cell, Plan
-from torch_halo.experiments.spec import Row, Subject, describe
+from torch_halo.experiments.spec import Row, describe
 from torch_halo.training.settings import Model
 
 NEAR = 0.0005  # a sparsity that differs by less is the one that was asked for

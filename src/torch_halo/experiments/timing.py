@@ -12,8 +12,9 @@ from pathlib import Path
 
 import torch
 
+from torch_halo.experiments.catalogue import Subject
 from torch_halo.experiments.paper import SECONDS
-from torch_halo.experiments.spec import Spec, Subject
+from torch_halo.experiments.spec import Spec
 from torch_halo.experiments.store import Store
 from torch_halo.experiments.tables import MISSING, Sheet, Source
 from torch_halo.files import locked, write_whole

@@ -8,7 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from torch_halo.experiments.spec import Subject, describe
+from torch_halo.experiments.catalogue import Subject
+from torch_halo.experiments.spec import describe
 from torch_halo.experiments.store import Run
 from torch_halo.experiments.tables import MISSING, NEAR
 from torch_halo.methods import METHODS, Method, kind_of, method_of
