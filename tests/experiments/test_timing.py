@@ -38,6 +38,15 @@ def test_methods_train_in_turns_and_go_on(tmp_path, monkeypatch):
     measure_times(SPEC, tmp_path, None, lambda *told: pytest.fail("it was there"))
 
 
+def test_part_of_an_epoch_is_timed():
+    timed = timing._Timed(timing.configs(SPEC, SPEC.subjects()[0]), None, share=2 * timing.ROUNDS / 23)
+    spans = []
+    timed._steps = lambda session, first, last: spans.append((first, last)) or 0.1
+    for number in range(timing.ROUNDS):
+        timed.round(number)
+    assert spans[::3] == [(2 * n, 2 * n + 2) for n in range(timing.ROUNDS)]
+
+
 def test_a_method_is_timed_at_its_work(tmp_path):
     spec = Spec("digits", methods=("dense", "dst", "rigl"), seeds=1, epochs=1)
     timed = timing._Timed(timing.configs(spec, spec.subjects()[0]), None)
@@ -48,7 +57,7 @@ def test_a_method_is_timed_at_its_work(tmp_path):
 
 
 def test_times_beside_the_papers(tmp_path):
-    spec = Spec("time")
+    spec = Spec("time", models=("vgg16",), methods=("dense", "l1", "sws", "halo"))
     path = timing_path(spec, spec.subjects()[0], tmp_path)
     path.parent.mkdir()
     rounds = [
@@ -57,7 +66,7 @@ def test_times_beside_the_papers(tmp_path):
     ]
     path.write_text(json.dumps({"threads": 2, "steps": 782, "rounds": rounds}))
     (sheet,) = tables_of(spec, Store(tmp_path))
-    assert sheet.title == "vgg16 width 0.25 on cifar10: seconds an epoch, 2 of 40 rounds in turns, 2 threads"
+    assert sheet.title == "vgg16 on cifar10: seconds an epoch, 2 of 40 rounds in turns, 2 threads"
     assert sheet.body == (
         ("dense", "117.3", "1.00 (1.00 to 1.00)", "1.00"),
         ("l1", "129.0", "1.10 (1.10 to 1.10)", "1.26"),

@@ -15,6 +15,7 @@ MNIST_ROWS = ("dense", "random-init", "lottery", "l1", "sws", "halo")
 CIFAR_ROWS = ("dense", "grasp", "random-init", "lottery", "dst", "l1", "mcp", "sws", "halo")
 STRENGTH_ROWS = ("l1", "sws", "halo", "halo-profile")
 SMALL_CIFAR_ROWS = ("dense", "lottery", "grasp", "dst", "gmp", "rigl", *STRENGTH_ROWS, "halo-target")
+TIMED_ROWS = ("dense", *STRENGTH_ROWS)
 TARGET_ROWS = ("dense", "halo-target")
 NOISE_ROWS = ("dense", "l1", "halo", "halo-target")
 NOISES = (0.0, 0.2, 0.4, 0.7)
@@ -54,6 +55,7 @@ class Scale:
     channels_last: bool = False  # on a CPU convolutions then take two thirds of the time, or five sixths
     trial_epochs: int = 0  # of the runs on which settings are chosen; as many as the final ones have, if 0
     noises: tuple[float, ...] = (0.0,)  # shares of the training labels that are made wrong
+    timed: float = 1.0  # share of an epoch that `time` trains with each method
 
     def names(self) -> tuple[str, ...]:
         """The networks' names."""
@@ -145,14 +147,16 @@ EXPERIMENTS: Table[Experiment] = Table(
         "time": Experiment(
             "Seconds an epoch, by penalty",
             {
-                "full": Scale(_FULL_VGG, ("dense", "l1", "sws", "halo"), 1, seeds=1, sparsities=()),
+                "full": Scale(_FULL_VGG, TIMED_ROWS, epochs=1, seeds=1, sparsities=()),
                 "small": Scale(
-                    _subjects(("cifar10",), Model("vgg16", {"width": 0.25})),
-                    ("dense", "l1", "sws", "halo"),
+                    _FULL_CIFAR[:2],
+                    TIMED_ROWS,
                     epochs=1,
                     seeds=1,
                     sparsities=(),
                     schedule=Steps(),
+                    channels_last=True,
+                    timed=0.1,
                 ),
             },
         ),

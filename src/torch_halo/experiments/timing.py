@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from torch_halo.experiments.catalogue import Subject
-from torch_halo.experiments.paper import SECONDS
+from torch_halo.experiments.paper import SECONDS, TIMED
 from torch_halo.experiments.spec import Spec
 from torch_halo.experiments.store import Store
 from torch_halo.experiments.tables import MISSING, Sheet, Source
@@ -25,7 +25,7 @@ from torch_halo.training.loop import Unwatched, train_steps
 from torch_halo.training.session import Session, initial_network, load_data, start
 from torch_halo.training.signals import Stopped, stop_signals
 
-ROUNDS = 40  # of an epoch
+ROUNDS = 40
 TARGET = 0.95  # of methods that train towards a sparsity
 
 
@@ -41,8 +41,8 @@ def configs(spec: Spec, subject: Subject) -> dict[str, Config]:
 
 
 def timing_path(spec: Spec, subject: Subject, store: Path) -> Path:
-    """Where the times are kept: by what is timed."""
-    told = json.dumps([config.name for config in configs(spec, subject).values()])
+    """Where the times are kept: by what is timed, but for strengths, which cost nothing."""
+    told = json.dumps([spec.setup(subject, seed=0).name, *configs(spec, subject)])
     name = f"{subject.data}-{subject.model.name}-{hashlib.sha256(told.encode()).hexdigest()[:10]}"
     return store / "timings" / f"{name}.json"
 
@@ -69,7 +69,7 @@ class Times:
 
 
 def measure_times(spec: Spec, store: Path, data_dir: Path | None, done: Callable[[str, int, int], None]) -> None:
-    """Train an epoch with each method, in turns; what was measured by an earlier attempt counts."""
+    """Train an epoch, or part of one, with each method, in turns; what was measured by an earlier attempt counts."""
     for subject in spec.subjects():
         path = timing_path(spec, subject, store)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -77,7 +77,7 @@ def measure_times(spec: Spec, store: Path, data_dir: Path | None, done: Callable
             times = read_times(path)
             if times is not None and len(times.rounds) == ROUNDS:
                 continue
-            timed = _Timed(configs(spec, subject), data_dir)
+            timed = _Timed(configs(spec, subject), data_dir, spec.experiment.scales[spec.scale].timed)
             times = times or Times(torch.get_num_threads(), timed.steps)
             _check_threads(times, path)
             while len(times.rounds) < ROUNDS:
@@ -97,7 +97,7 @@ def _check_threads(times: Times, path: Path) -> None:
 class _Timed:
     """Trainings that go on in turns."""
 
-    def __init__(self, wanted: Mapping[str, Config], data_dir: Path | None) -> None:
+    def __init__(self, wanted: Mapping[str, Config], data_dir: Path | None, share: float = 1.0) -> None:
         data = load_data(next(iter(wanted.values())).data, data_dir)
         self._sessions: dict[str, Session] = {}
         for name, config in wanted.items():
@@ -106,12 +106,13 @@ class _Timed:
             self._steps(session, 0, 2)  # memory is found, kernels are chosen
             self._sessions[name] = session
         self.steps = next(iter(self._sessions.values())).per_epoch  # of an epoch
+        self._timed = round(share * self.steps)
 
     def round(self, number: int) -> dict[str, float]:
-        """A fortieth of an epoch with each; who begins changes."""
+        """A fortieth of what is timed with each; who begins changes."""
         names = list(self._sessions)
         turn = number % len(names)
-        first, last = (self.steps * n // ROUNDS for n in (number, number + 1))
+        first, last = (self._timed * n // ROUNDS for n in (number, number + 1))
         found = {name: self._steps(self._sessions[name], first, last) for name in names[turn:] + names[:turn]}
         return {name: found[name] for name in names}
 
@@ -119,6 +120,8 @@ class _Timed:
         session.progress.position = first
         began = time.perf_counter()
         train_steps(session, Unwatched(), islice(session.batches(), last - first))
+        if torch.cuda.is_available():  # what was asked for may not be done yet
+            torch.cuda.synchronize()
         return (time.perf_counter() - began) / max(last - first, 1)
 
 
@@ -147,7 +150,7 @@ def _sheet(spec: Spec, subject: Subject, store: Store) -> Sheet:
         store.problems[path] = str(error)
     body, sources = [], []
     for name in configs(spec, subject):
-        reported = f"{SECONDS[name] / SECONDS['dense']:.2f}" if name in SECONDS else ""
+        reported = f"{SECONDS[name] / SECONDS['dense']:.2f}" if name in SECONDS and subject.model.name == TIMED else ""
         is_there = times is not None and bool(times.rounds) and name in times.rounds[0]
         seconds = f"{times.seconds(name):.1f}" if times is not None and is_there else MISSING
         is_compared = is_there and times is not None and "dense" in times.rounds[0]
