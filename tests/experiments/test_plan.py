@@ -174,7 +174,7 @@ def test_runs_that_are_missing_are_not_made_up(tmp_path):
     now = plan(tmp_path, "dense", seeds=3)
     finished(now.store, now.jobs()[1], lambda s: 97.0)
     cell = now.cell(row(now, "dense"), 0.95)
-    assert (cell.mean, cell.spread, len(cell.runs), cell.asked) == (97.0, None, 1, 3)
+    assert (cell.mean, cell.spread, len(cell.runs), cell.row.seeds) == (97.0, None, 1, 3)
     assert now.cell(row(now, "dense"), 0.9).runs[0].name == now.jobs()[1].name
     # Another sparsity of the same runs is measured, not trained: the run is known, the level is not.
     wider = plan(tmp_path, "dense", seeds=3, sparsities=(0.5, 0.95))

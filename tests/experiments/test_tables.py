@@ -51,6 +51,21 @@ def test_the_text(plan):
     ]
 
 
+def test_a_method_that_trains_many_times_has_one_seed_at_one_sparsity(tmp_path):
+    spec = Spec("table1", methods=("dense", "lottery-iterative"), seeds=3, epochs=3)
+    plan = Plan(spec, Store(tmp_path))
+    for job in plan.jobs():
+        finished(plan.store, job, partial(accuracy, job.config.training.seed, 0.0))
+    # 20 % of what is left at a time: 14 times, and the dense network before.
+    assert len(plan.jobs()) == 3 + 14
+    (sheet,) = tables_of(spec, plan.store)
+    assert sheet.body[1][:5] == ("lottery-iterative", "45", "", "97.05", "")
+    assert sheet.notes == ("lottery-iterative: one seed, at 95 % only: it trains many times",)
+    assert [source.level for source in sheet.sources] == ["0 %", "95 %", "98 %", "99 %", "95 %"]
+    full = Spec("table1", "full", methods=("lottery-iterative",))
+    assert {(row.seeds, row.sparsities) for row in full.rows()} == {(5, full.sparsities)}
+
+
 def test_every_cell_names_its_runs(plan):
     (sheet,) = tables_of(plan.spec, plan.store)
     assert len(sheet.sources) == 1 + 4 * 2

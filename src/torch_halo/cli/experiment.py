@@ -81,7 +81,8 @@ def _about(name: str, experiment: Experiment) -> str:
     levels += f"label noise {_listed(scale.noises)}; " if any(scale.noises) else ""
     trials = f", {scale.trial_epochs} to choose settings" if scale.trial_epochs else ""
     span = f"epochs {scale.epochs}{trials}; seeds {scale.seeds}"
-    what = f"{', '.join(there)}; {' '.join(scale.methods)}; {levels}{span}"
+    once = f"; {' '.join(scale.once)} with one seed at the first sparsity only" if scale.once else ""
+    what = f"{', '.join(there)}; {' '.join(scale.methods)}; {levels}{span}{once}"
     return textwrap.fill(f"--scale {name}: {what}", 78, subsequent_indent="    ", break_on_hyphens=False)
 
 

@@ -56,6 +56,7 @@ class Scale:
     trial_epochs: int = 0  # of the runs on which settings are chosen; as many as the final ones have, if 0
     noises: tuple[float, ...] = (0.0,)  # shares of the training labels that are made wrong
     timed: float = 1.0  # share of an epoch that `time` trains with each method
+    once: tuple[str, ...] = ()  # methods that train many times: one seed, at the first sparsity
 
     def names(self) -> tuple[str, ...]:
         """The networks' names."""
@@ -89,7 +90,17 @@ EXPERIMENTS: Table[Experiment] = Table(
             "Accuracy by sparsity on MNIST (the paper's table 1)",
             {
                 "full": Scale(_LENETS, MNIST_ROWS, epochs=250, seeds=5),
-                "small": Scale(_LENETS, MNIST_ROWS, epochs=10, seeds=3, models=_FIRST, schedule=Steps()),
+                "small": Scale(
+                    _LENETS,
+                    tuple(METHODS),
+                    epochs=30,
+                    seeds=3,
+                    sparsities=(0.95, 0.98, 0.99),
+                    models=_FIRST,
+                    schedule=Cosine(),
+                    channels_last=True,
+                    once=("lottery-iterative",),
+                ),
             },
         ),
         "table2": Experiment(

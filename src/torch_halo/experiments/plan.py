@@ -39,13 +39,12 @@ class Job:
 
 @dataclass(frozen=True)
 class Cell:
-    """A method at a sparsity: the final runs that are there, of as many as were asked for."""
+    """A method at a sparsity: the final runs that are there, of as many as its row has seeds."""
 
     row: Row
     sparsity: float
     method: Method | None = None  # with the settings that were chosen; None: not yet
     runs: tuple[Run, ...] = ()
-    asked: int = 0
 
     @property
     def accuracies(self) -> list[float]:
@@ -115,18 +114,18 @@ class Plan:
     def unknown(self) -> Iterator[Config]:
         """Final runs whose settings are not chosen yet, with others in their stead."""
         for row in self.rows:
-            method, pending = row.grid[0], [s for s in self.spec.sparsities if self._is_pending(row, s)]
+            method, pending = row.grid[0], [s for s in row.sparsities if self._is_pending(row, s)]
             for sparsity in pending if method.has_target else pending[:1]:
-                yield from [self._job(row.subject, method, sparsity, 0).config] * self.spec.seeds
+                yield from [self._job(row.subject, method, sparsity, 0).config] * row.seeds
 
     def cell(self, row: Row, sparsity: float) -> Cell:
         """What the final runs at a sparsity say; sparsity 0 is the network as trained."""
         method = self.chosen(row, sparsity)
         if method is None:
-            return Cell(row, sparsity, asked=self.spec.seeds)
+            return Cell(row, sparsity)
         found = [self.store.run(job.config) for job in self._finals(row, method, sparsity)]
         runs = [run for run in found if run is not None and (not sparsity or run.at(sparsity))]
-        return Cell(row, sparsity, method, tuple(runs), self.spec.seeds)
+        return Cell(row, sparsity, method, tuple(runs))
 
     def dense(self, subject: Subject) -> Cell | None:
         """The dense network, if it is among the rows."""
@@ -138,7 +137,7 @@ class Plan:
         dense = self.dense(row.subject)
         if dense is None or dense.mean is None:
             return None
-        cells = [self.cell(row, sparsity) for sparsity in self.spec.sparsities]
+        cells = [self.cell(row, sparsity) for sparsity in row.sparsities]
         good = [cell.sparsity for cell in cells if cell.mean is not None and cell.mean >= dense.mean - WITHIN]
         return max(good, default=None)
 
@@ -170,7 +169,7 @@ class Plan:
     def jobs_of(self, row: Row) -> list[Job]:
         """The trials of a row's settings, and its final runs as far as they are known."""
         found: list[Job] = []
-        for sparsity in self.spec.sparsities:
+        for sparsity in row.sparsities:
             if len(row.grid) > 1:
                 found += [self._trial(row, method, sparsity) for method in row.grid]
             chosen = self.chosen(row, sparsity)
@@ -182,7 +181,7 @@ class Plan:
         return self._job(row.subject, method, sparsity, 0, is_trial=True)
 
     def _finals(self, row: Row, method: Method, sparsity: float) -> list[Job]:
-        return [self._job(row.subject, method, sparsity, seed) for seed in range(self.spec.seeds)]
+        return [self._job(row.subject, method, sparsity, seed) for seed in range(row.seeds)]
 
     def _job(self, subject: Subject, method: Method, sparsity: float, seed: int, is_trial: bool = False) -> Job:
         key = (subject.name, method, sparsity, seed, is_trial)

@@ -21,12 +21,14 @@ LIKE = {"fashion-mnist": "mnist"}  # but for those that are trained like some th
 
 @dataclass(frozen=True)
 class Row:
-    """A method on a network, with the settings to choose from."""
+    """A method on a network, with the settings to choose from, and how much of it is run."""
 
     subject: Subject
     method: str
     label: str
     grid: Grid
+    seeds: int
+    sparsities: tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -83,9 +85,14 @@ class Spec:
             data = LIKE.get(subject.data, subject.data)
             grids = GRIDS[DATA_KINDS.get(data, data), self.scale]
             for name in self.methods:
-                whole_grid = Row(subject, name, name, grids[name])
+                whole_grid = Row(subject, name, name, grids[name], *self._extent(name))
                 found += _one_by_one(whole_grid) if self.experiment.is_grid else [whole_grid]
         return found
+
+    def _extent(self, method: str) -> tuple[int, tuple[float, ...]]:
+        """A method's seeds and sparsities."""
+        is_once = method in self.experiment.scales[self.scale].once
+        return (1, self.sparsities[:1]) if is_once else (self.seeds, self.sparsities)
 
     def setup(self, subject: Subject, *, seed: int, is_trial: bool = False) -> Config:
         """The settings of a plain training: the paper's, but for what the scale has of its own."""

@@ -71,7 +71,7 @@ def _sheet(plan: Plan, subject: Subject) -> Sheet:
     header = ("method", "epochs", *map(percent, levels), "at baseline", "paper", "difference", "paper's baseline")
     body, sources = [], []
     for row in rows:
-        cells = [plan.cell(row, level) for level in spec.sparsities]
+        cells = [plan.cell(row, level) for level in row.sparsities]
         # Only the dense network counts as it was trained: the others' settings differ by sparsity.
         first = [plan.cell(row, 0.0)] if row.method == "dense" else []
         body.append(_body_row(plan, row, first, cells))
@@ -94,6 +94,7 @@ def _body_row(plan: Plan, row: Row, first: list[Cell], cells: list[Cell]) -> tup
         " to ".join(str(each) for each in dict.fromkeys([epochs[0], epochs[-1]])) if epochs else MISSING,
         shown(first[0]) if first else "",
         *map(shown, cells),
+        *[""] * (len(plan.spec.sparsities) - len(cells)),  # a row may have the first ones only
         percent(baseline) if baseline is not None else _no_baseline(plan, row, cells),
         "" if reported is None else _paper(reported),
         _difference(compared, reported),
@@ -129,8 +130,8 @@ def shown(cell: Cell) -> str:
     if cell.mean is None:
         return MISSING
     text = f"{cell.mean:.2f}" if cell.spread is None else f"{cell.mean:.2f} ± {cell.spread:.2f}"
-    if len(cell.runs) < cell.asked:
-        text += f" ({len(cell.runs)} of {cell.asked})"
+    if len(cell.runs) < cell.row.seeds:
+        text += f" ({len(cell.runs)} of {cell.row.seeds})"
     return text + ("*" if _remark(cell) else "")
 
 
@@ -167,6 +168,8 @@ def _numbers(cell: Cell) -> tuple[str, ...]:
 
 def _notes(plan: Plan, subject: Subject, sources: Sequence[Source]) -> tuple[str, ...]:
     notes = [f"* {s.method} at {s.level} {s.remark}" for s in sources if s.remark]
+    rows = [row for row in plan.rows if row.subject == subject and row.seeds < plan.spec.seeds]
+    notes += [f"{row.label}: one seed, at {percent(row.sparsities[0])} only: it trains many times" for row in rows]
     for job in plan.jobs():
         is_own = (job.config.data.name, job.config.model) == (subject.data, subject.model)
         if is_own and (failure := plan.store.failure(job.config)):
