@@ -1,5 +1,6 @@
 """Every method end to end on the digits, and what each does by hand-computed cases."""
 
+import copy
 import math
 from dataclasses import replace
 
@@ -13,7 +14,9 @@ from torch_halo.data import load
 from torch_halo.figures import sparsity
 from torch_halo.methods import METHODS, Method, method_of, sparsify
 from torch_halo.methods.dynamic import GMP, RigL
+from torch_halo.methods.initialisation import GraSP
 from torch_halo.methods.retraining import Lottery, RandomInit
+from torch_halo.methods.scores import class_batch, grasp, keep_largest
 from torch_halo.methods.thresholding import DST, STR
 from torch_halo.models import MODELS
 from torch_halo.penalties import HALO
@@ -319,6 +322,26 @@ def test_str_is_driven_by_weight_decay():
     steps(session, 10)
     # Too far out for its gradient to matter: s(1 − 0.01)^10.
     assert session.module[1].threshold.item() == pytest.approx(-50 * 0.99**10, rel=1e-5)
+
+
+def test_grasp_scores_linear_layers_by_values_of_their_own():
+    before = network()
+    config = GraSP().config(SETUP, 0.9)
+    found = GraSP().begin(before, DATA, config, None).masks
+    scored = copy.deepcopy(before)
+    generator = torch.Generator().manual_seed(0)
+    for layer in (scored[1], scored[3], scored[5]):
+        nn.init.xavier_normal_(layer.weight, generator=generator)
+    scores = grasp(scored, *class_batch(DATA, 10, seed=0))
+    assert all(torch.equal(mask, found[name]) for name, mask in keep_largest(scores, 0.9).items())
+    assert all(torch.equal(value, network().state_dict()[name]) for name, value in before.state_dict().items())
+
+
+def test_strs_thresholds_may_decay_by_themselves():
+    setup = replace(SETUP, schedule=Constant(), optimizer=SGD(lr=0.1, momentum=0.0, weight_decay=0.1))
+    session, _ = begun(STR(initial=-50.0, decay=0.2), setup=setup)
+    steps(session, 10)
+    assert session.module[1].threshold.item() == pytest.approx(-50 * 0.98**10, rel=1e-5)
 
 
 def test_a_layer_that_fails_in_its_forward_pass_is_left_clean():

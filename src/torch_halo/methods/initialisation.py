@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from torch_halo.checks import whole
@@ -29,8 +30,12 @@ class AtInitialisation(Method):
     def begin(self, network: nn.Module, data: DataSet, config: Config, before: State | None) -> Sparsifier:
         inputs, labels = class_batch(data, self.per_class, seed=config.training.seed)
         scored = copy.deepcopy(network).train()  # whose batch norm may see these samples
+        self.prepare(scored, config.training.seed)
         scores = type(self).score(scored, inputs, labels, select=config.shrinking.select)
         return Sparsifier(keep_largest(scores, target_of(config)))
+
+    def prepare(self, scored: nn.Module, seed: int) -> None:
+        """Make the copy that is scored ready for it."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +48,17 @@ class SNIP(AtInitialisation):
 
 @dataclass(frozen=True)
 class GraSP(AtInitialisation):
-    """Wang, Zhang, Grosse, "Picking winning tickets before training by preserving gradient flow", ICLR 2020."""
+    """Wang, Zhang, Grosse, "Picking winning tickets before training by preserving gradient flow", ICLR 2020.
+
+    As in its authors' code, linear layers are scored with values drawn anew by Xavier's rule.
+    """
 
     kind: ClassVar[str] = "grasp"
     score = staticmethod(grasp)
+
+    def prepare(self, scored: nn.Module, seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        for layer in scored.modules():
+            if isinstance(layer, nn.Linear):
+                values = nn.init.xavier_normal_(torch.empty(layer.weight.shape), generator=generator)
+                layer.weight.data.copy_(values)

@@ -24,7 +24,8 @@ MOST = 2.0  # scratch-B trains at most so many times as long
 class RandomInit(Method):
     """Magnitude pruning, and the survivors trained again from random values, σ = √(2/n) of the n left a unit.
 
-    Liu et al., "Rethinking the value of network pruning", ICLR 2019, at the level of weights.
+    Liu et al., "Rethinking the value of network pruning", ICLR 2019, at the level of weights (their
+    code has n of the inputs' fan: under batch norm the two differ by a factor that it takes away).
     scratch-E trains as many epochs again, scratch-B as many floating-point operations (counted as
     the share of weights left), at most twice the epochs.
     """

@@ -47,18 +47,25 @@ class STR(Method):
     """Soft thresholds σ(s), one s a layer, driven by the gradient and by weight decay on s.
 
     Kusupati et al., "Soft threshold weight reparameterization for learnable sparsity", ICML 2020.
+    `decay` is s's own weight decay, as in its authors' code; the weights' if None. Where it and the
+    loss balance is where s ends, wherever it began: it is what sets the sparsity.
     """
 
     initial: float = -100.0
+    decay: float | None = None
 
     kind: ClassVar[str] = "str"
     has_target: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         number("initial", self.initial)
+        if self.decay is not None:
+            number("decay", self.decay, at_least=0)
 
     def begin(self, network: nn.Module, data: DataSet, config: Config, before: State | None) -> Sparsifier:
-        return _Thresholded(_layers(network, config, soft_threshold_by, lambda w: w.parameter.new_tensor(self.initial)))
+        layers = _layers(network, config, soft_threshold_by, lambda w: w.parameter.new_tensor(self.initial))
+        own, all_others = self.decay, config.optimizer.weight_decay
+        return _Decayed(layers, 0.0 if own is None else own - all_others)
 
 
 class _Layer:
@@ -153,6 +160,17 @@ class _Stepped(_Thresholded):
 
     def loss(self) -> Tensor:
         return self._alpha * torch.stack([layer.threshold.neg().exp().sum() for layer in self._layers]).sum()
+
+
+class _Decayed(_Thresholded):
+    """Thresholds decay by so much more than all other parameters do."""
+
+    def __init__(self, layers: list[_Layer], more: float) -> None:
+        super().__init__(layers)
+        self._more = more
+
+    def loss(self) -> Tensor:
+        return self._more / 2 * torch.stack([layer.threshold.square() for layer in self._layers]).sum()
 
 
 def _layers(network: nn.Module, config: Config, rule: Rule, first: First, fewest: float = 0.0) -> list[_Layer]:
