@@ -47,7 +47,7 @@ class Nothing:
         self.ends.append((job.name, problem))
 
 
-def finished(store, job, test, validation=None, own=None):
+def finished(store, job, test, validation=None, own=None, recalibrated=None):
     """Write a run's result by hand: accuracies at the job's sparsities, by a function of the sparsity."""
     config, folder = job.config, store.path / job.config.name
     own = (config.method or {}).get("sparsity", 0.0) if own is None else own
@@ -72,7 +72,7 @@ def finished(store, job, test, validation=None, own=None):
             "layers": [],
             "validation": figures(validation(level) if validation else None),
             "test": figures(test(level)),
-            "recalibrated": None,
+            "recalibrated": recalibrated and {"test": figures(recalibrated), "validation": figures(recalibrated)},
         }
         for level in job.levels
     ]

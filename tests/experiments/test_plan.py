@@ -8,6 +8,7 @@ from stored import finished
 from torch_halo.experiments.catalogue import EXPERIMENTS, SCALES
 from torch_halo.experiments.grids import GRIDS
 from torch_halo.experiments.plan import Job, Plan
+from torch_halo.experiments.show import tables_of
 from torch_halo.experiments.spec import Spec, describe, read_spec, saved_specs
 from torch_halo.experiments.store import Store
 from torch_halo.methods import METHODS, kind_of, method_of
@@ -193,6 +194,22 @@ def test_sparsity_at_baseline(accuracies, expected, tmp_path):
         is_dense = job.config.method is None
         finished(now.store, job, lambda s, d=is_dense: 98.0 if d and not s else accuracies.get(s, 0.0))
     assert now.at_baseline(row(now, "lottery")) == expected
+
+
+def test_batch_norm_is_estimated_anew_before_a_network_counts(tmp_path):
+    now = plan(tmp_path, "dense", "l1", sparsities=(0.9,), seeds=1)
+    strengths = [method.penalty.xi for method in row(now, "l1").grid]
+    again = dict(zip(strengths, (60.0, 80.0, 70.0, 10.0), strict=True))
+    for job in trials(now):  # all at chance as cut, so that the first would win
+        finished(now.store, job, lambda s: 10.0, lambda s: 10.0, recalibrated=again[job.config.penalty.xi])
+    assert now.chosen(row(now, "l1"), 0.9).penalty.xi == strengths[1]
+    for job in finals(now):
+        finished(now.store, job, lambda s: 79.8 if s else 90.0, recalibrated=80.0 if job.config.penalty else 79.0)
+    assert [now.cell(each, 0.9).mean for each in now.rows] == [79.0, 80.0]
+    assert now.dense(now.rows[0].subject).mean == 90.0
+    (sheet,) = tables_of(now.spec, now.store)
+    how = "batch norm's statistics are estimated anew after pruning, on training images"
+    assert sheet.notes == (f"{how}; without that: dense at 90 % 79.80",)
 
 
 def test_the_grid_of_strengths_has_a_row_for_each(tmp_path):

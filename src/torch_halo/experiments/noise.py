@@ -52,7 +52,7 @@ def _figures(cell: Cell) -> tuple[str, ...]:
         (_test, 2),
         (_gap, 2),
         (lambda run: run.result.get("memorised"), 1),
-        (lambda run: _pruned(run, cell.sparsity), 2),
+        (lambda run: run.accuracy(cell.sparsity), 2),
         (lambda run: _judged(run, "auroc"), 4),
         (lambda run: _judged(run, "precision"), 4),
     )
@@ -79,11 +79,6 @@ def _test(run: Run) -> float:
 def _gap(run: Run) -> float | None:
     train = _train(run)
     return None if train is None else train - _test(run)
-
-
-def _pruned(run: Run, sparsity: float) -> float | None:
-    found = run.at(sparsity)
-    return None if found is None else float(found["test"]["accuracy"])
 
 
 def _judged(run: Run, name: str) -> float | None:

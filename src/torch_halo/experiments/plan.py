@@ -49,8 +49,8 @@ class Cell:
     @property
     def accuracies(self) -> list[float]:
         """Test accuracies in percent, by seed."""
-        found = [run.at(self.sparsity) if self.sparsity else run.result for run in self.runs]
-        return [level["test"]["accuracy"] for level in found if level is not None]
+        found = [run.accuracy(self.sparsity) for run in self.runs]
+        return [accuracy for accuracy in found if accuracy is not None]
 
     @property
     def mean(self) -> float | None:
@@ -61,6 +61,12 @@ class Cell:
     def spread(self) -> float | None:
         """Their standard deviation, if there are several."""
         return statistics.stdev(self.accuracies) if len(self.accuracies) > 1 else None
+
+    @property
+    def as_cut(self) -> float | None:
+        """The mean with batch norm's statistics left as they were; None if there is no batch norm."""
+        levels = [level for run in self.runs if (level := run.at(self.sparsity)) and level["recalibrated"]]
+        return statistics.fmean(level["test"]["accuracy"] for level in levels) if levels else None
 
     @property
     def reached(self) -> float | None:
@@ -149,9 +155,9 @@ class Plan:
         for method in row.grid:
             job = self._trial(row, method, sparsity)
             run = self.store.run(job.config)
-            level = None if run is None else run.at(sparsity)
-            if level is not None:
-                scores[method] = level["validation"]["accuracy"]
+            score = None if run is None else run.accuracy(sparsity, "validation")
+            if score is not None:
+                scores[method] = score
             elif not self.store.diverged(job.config):
                 return None
         return max(scores, key=lambda method: scores[method]) if scores else None

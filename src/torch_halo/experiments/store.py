@@ -40,6 +40,16 @@ class Run:
         """What it measured when pruned to a sparsity."""
         return next((level for level in self.result["pruned"] if level["asked"] == sparsity), None)
 
+    def accuracy(self, sparsity: float, split: str = "test") -> float | None:
+        """In percent at a sparsity (0: as trained), with batch norm's statistics estimated anew, if it has any.
+
+        Those of the whole network are wrong for the cut one, the more so the more a last threshold takes.
+        """
+        level = self.at(sparsity) if sparsity else self.result
+        if level is None:
+            return None
+        return float((level.get("recalibrated") or level)[split]["accuracy"])
+
 
 def read_run(path: Path) -> Run | None:
     """The run in a folder; None if it is not finished; an error that names the file if something is wrong with it."""
@@ -52,7 +62,8 @@ def read_run(path: Path) -> Run | None:
         if result["name"] != config.name:
             raise ValueError(f"it is of another run, {result['name']}, than config.json, {config.name}")
         number("seconds", result["seconds"], at_least=0)
-        for level in [result, *result["pruned"]]:
+        again = [level["recalibrated"] for level in result["pruned"] if level["recalibrated"] is not None]
+        for level in [result, *result["pruned"], *again]:
             for split in ("test", "validation") if config.data.validation else ("test",):
                 number(f"the {split} accuracy", level[split]["accuracy"], at_least=0)
         for level in result["pruned"]:

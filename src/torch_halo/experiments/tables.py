@@ -13,6 +13,7 @@ from torch_halo.experiments.spec import Row, describe
 from torch_halo.training.settings import Model
 
 NEAR = 0.0005  # a sparsity that differs by less is the one that was asked for
+MUCH = 0.5  # points
 MISSING = "–"
 CSV = (
     "table",
@@ -69,9 +70,10 @@ def _sheet(plan: Plan, subject: Subject) -> Sheet:
     spec, rows = plan.spec, [row for row in plan.rows if row.subject == subject]
     levels = (0.0, *spec.sparsities)
     header = ("method", "epochs", *map(percent, levels), "at baseline", "paper", "difference", "paper's baseline")
-    body, sources = [], []
+    body, all_cells, sources = [], [], []
     for row in rows:
         cells = [plan.cell(row, level) for level in row.sparsities]
+        all_cells += cells
         # Only the dense network counts as it was trained: the others' settings differ by sparsity.
         first = [plan.cell(row, 0.0)] if row.method == "dense" else []
         body.append(_body_row(plan, row, first, cells))
@@ -80,7 +82,7 @@ def _sheet(plan: Plan, subject: Subject) -> Sheet:
         header, body = header[:-3], [row[:-3] for row in body]
     seeds = f"{spec.seeds} seeds, mean ± sd" if spec.seeds > 1 else "1 seed"
     title = f"{subject.name}: test accuracy in percent by sparsity, {spec.epochs} epochs, {seeds}"
-    return Sheet(title, header, tuple(body), tuple(sources), _notes(plan, subject, sources))
+    return Sheet(title, header, tuple(body), tuple(sources), _notes(plan, subject, all_cells, sources))
 
 
 def _body_row(plan: Plan, row: Row, first: list[Cell], cells: list[Cell]) -> tuple[str, ...]:
@@ -166,8 +168,20 @@ def _numbers(cell: Cell) -> tuple[str, ...]:
     )
 
 
-def _notes(plan: Plan, subject: Subject, sources: Sequence[Source]) -> tuple[str, ...]:
-    notes = [f"* {s.method} at {s.level} {s.remark}" for s in sources if s.remark]
+def _stale(cells: Sequence[Cell]) -> list[str]:
+    """What batch norm's old statistics would have cost, where that is much."""
+    both = [(cell, cell.mean, cell.as_cut) for cell in cells]
+    there = [(cell, mean, old) for cell, mean, old in both if mean is not None and old is not None]
+    if not there:
+        return []
+    much = [(cell, old) for cell, mean, old in there if abs(mean - old) >= MUCH]
+    without = ", ".join(f"{cell.row.label} at {percent(cell.sparsity)} {old:.2f}" for cell, old in much)
+    how = "batch norm's statistics are estimated anew after pruning, on training images"
+    return [f"{how}; without that: {without or 'nearly the same'}"]
+
+
+def _notes(plan: Plan, subject: Subject, cells: Sequence[Cell], sources: Sequence[Source]) -> tuple[str, ...]:
+    notes = [*_stale(cells), *(f"* {s.method} at {s.level} {s.remark}" for s in sources if s.remark)]
     rows = [row for row in plan.rows if row.subject == subject and row.seeds < plan.spec.seeds]
     notes += [f"{row.label}: one seed, at {percent(row.sparsities[0])} only: it trains many times" for row in rows]
     for job in plan.jobs():
