@@ -49,6 +49,11 @@ def test_trials_may_be_shorter(tmp_path):
     now = Plan(Spec("table2", methods=("l1",)), Store(tmp_path))
     assert {(job.config.training.epochs, job.config.data.validation) for job in now.jobs()} == {(6, 0.1)}
     assert now.spec.setup(now.spec.subjects()[0], seed=0).training.epochs == 15
+    # Two fifths of the steps, so two and a half times the strength; the final runs have the grid's own.
+    assert [job.config.penalty.xi for job in now.jobs()] == [5e-5, 1e-4, 2e-4]
+    for job in trials(now):
+        finished(now.store, job, lambda s: 80.0, lambda s: 80.0)
+    assert [job.config.penalty.xi for job in finals(now)] == [2e-5]
     assert Spec("table2", epochs=3).trial_epochs == 3  # not longer than what they are for
     assert Spec("table2", trial_epochs=2).trial_epochs == 2
     assert Spec("table1", epochs=7).trial_epochs == 7

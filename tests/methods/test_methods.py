@@ -19,7 +19,8 @@ from torch_halo.methods.retraining import Lottery, RandomInit
 from torch_halo.methods.scores import class_batch, grasp, keep_largest
 from torch_halo.methods.thresholding import DST, STR
 from torch_halo.models import MODELS
-from torch_halo.penalties import HALO
+from torch_halo.penalties import HALO, InversePower
+from torch_halo.shrinkage import Shrinkage
 from torch_halo.training.config import Config
 from torch_halo.training.evaluation import measure
 from torch_halo.training.fabric import launch
@@ -379,3 +380,43 @@ def test_bad_settings(make, message):
 
 def test_a_penalty_as_a_method_is_the_run_that_halo_train_makes():
     assert METHODS["halo"](xi=1e-6).config(SETUP, 0.9) == replace(SETUP, penalty=HALO(1e-6))
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        METHODS["l1"](xi=1e-3),
+        METHODS["mcp"](xi=1e-3, gamma=400.0),
+        METHODS["scad"](xi=1e-3, a=400.0),
+        METHODS["sws"](xi=1e-3, coefficient_weight_decay=1e-2),
+        METHODS["halo"](xi=1e-3, coefficient_weight_decay=1e-2),
+        METHODS["halo-profile"](xi=1e-3),
+        METHODS["halo-profile"](xi=1e-3, h=InversePower(1.0)),
+    ],
+    ids=lambda method: f"{type(method.penalty).__name__} {getattr(method.penalty, 'solve', '')}",
+)
+def test_in_fewer_steps_a_stronger_penalty_goes_the_same_way(method):
+    def shrunk(method, count):
+        layer = nn.Linear(3, 1, bias=False)
+        layer.weight.data.copy_(torch.tensor([[0.15, 0.2, 0.3]]))
+        optimizer = torch.optim.SGD(layer.parameters(), lr=0.01, weight_decay=0.0)
+        Shrinkage(
+            layer, method.penalty, optimizer, coefficient_weight_decay=method.coefficient_weight_decay, ramp_steps=0
+        )
+        for _ in range(count):
+            layer.weight.grad = torch.zeros_like(layer.weight)
+            optimizer.step()
+        return layer.weight.detach().squeeze()
+
+    first, far = shrunk(method, 0), shrunk(method, 2000)
+    torch.testing.assert_close(shrunk(method.shortened(0.4), 800), far, rtol=0.01, atol=0)
+    assert all(0.004 < moved < 0.15 for moved in first - far)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_only_what_works_by_its_strength_is_stronger_in_a_shorter_training(name):
+    method = example(name)
+    assert (method.shortened(0.5) == method) == (
+        name not in ("dst", "l1", "mcp", "scad", "sws", "halo", "halo-profile")
+    )
+    assert DST(alpha=3e-5).shortened(0.4) == DST(alpha=7.5e-5)

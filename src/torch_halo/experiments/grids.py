@@ -28,12 +28,12 @@ def _grids(
     halo: tuple[float, ...],
     profile: tuple[float, ...],
     alpha: tuple[float, ...],
-    initial: tuple[float, ...],
+    thresholds: tuple[float, ...],
     decay: float | None,
     gmp: tuple[float, ...] = (0.4, 0.5, 0.625, 0.75),
     rigl: tuple[float, ...] = (0.1, 0.2, 0.3, 0.5),
 ) -> Table[Grid]:
-    """One set of grids; `decay` is λ's weight decay (the weights' if None)."""
+    """One set of grids; `decay` is λ's weight decay (the weights' if None), `thresholds` are those of STR's."""
     return Table(
         "method",
         {
@@ -47,7 +47,8 @@ def _grids(
             "dst": _grid("dst", *({"alpha": a} for a in alpha)),
             "gmp": _grid("gmp", *({"end": end} for end in gmp)),
             "rigl": _grid("rigl", *({"fraction": fraction} for fraction in rigl)),
-            "str": _grid("str", *({"initial": s} for s in initial)),
+            # From where a threshold is well below the initial weights: it finds its own place from there.
+            "str": _grid("str", *({"initial": -5.0, "decay": each} for each in thresholds)),
             "l1": _strengths("l1", l1),
             "mcp": _grid("mcp", *({"xi": xi, "gamma": KNOT / xi} for xi in l1)),
             "scad": _grid("scad", *({"xi": xi, "a": KNOT / xi} for xi in l1)),
@@ -65,7 +66,7 @@ _DIGITS = _grids(
     halo=(3e-5, 1e-4, 3e-4, 1e-3),
     profile=(1e-4, 3e-4, 1e-3, 1e-2),
     alpha=(5e-4, 2e-3, 5e-3, 2e-2),
-    initial=(-2.0, -3.0, -4.0, -5.0),
+    thresholds=(1e-2, 2e-2, 4e-2, 6e-2),
     decay=5e-3,
 )
 # A short training needs stronger settings than a long one: λ and thresholds have few steps to move in.
@@ -76,8 +77,8 @@ GRIDS: dict[tuple[str, str], Table[Grid]] = {
         sws=(1e-3, 2e-3, 5e-3, 1e-2),
         halo=(3e-7, 1e-6, 3e-6, 1e-5),
         profile=(4e-7, 1e-6, 2.5e-6, 1e-5),
-        alpha=(1e-4, 5e-4, 2e-3, 1e-2),
-        initial=(-3.5, -4.0, -5.0, -7.0),
+        alpha=(1.5e-4, 3e-4, 5e-4, 8e-4),
+        thresholds=(2e-3, 5e-3, 1e-2, 2e-2),
         decay=1.5e-3,
     ),
     ("mnist", "full"): _grids(
@@ -86,18 +87,18 @@ GRIDS: dict[tuple[str, str], Table[Grid]] = {
         halo=(1e-7, 1e-6, 3e-6, 1e-5),
         profile=(1e-7, 4e-7, 1e-6, 2.5e-6),
         alpha=(5e-5, 1e-4, 5e-4, 1e-3),
-        initial=(-20.0, -50.0, -100.0, -200.0),
+        thresholds=(2e-3, 5e-3, 1e-2, 2e-2),
         decay=None,
     ),
     ("cifar", "small"): _grids(
-        l1=(2e-5, 5e-5, 1e-4),
-        sws=(1e-3, 3e-3, 1e-2),
-        halo=(1e-7, 3e-7, 1e-6),
-        profile=(1e-6, 4e-6, 1.2e-5),
-        alpha=(5e-6, 2e-5, 1e-4),
-        initial=(-5.0, -10.0, -20.0),
-        decay=1e-3,
-        gmp=(0.75,),  # under a cosine; the published settings, since six epochs say little of a schedule
+        l1=(2e-5, 4e-5, 8e-5),
+        sws=(1.2e-3, 4e-3, 1.2e-2),
+        halo=(1.2e-7, 4e-7, 1.2e-6),
+        profile=(6.4e-7, 1.92e-6, 6.4e-6),
+        alpha=(2e-5, 4e-5, 8e-5),
+        thresholds=(5e-4, 1e-3, 2e-3),
+        decay=8e-4,  # with half of it λ still falls when a trial ends, at 0.12, the same for all weights
+        gmp=(0.75,),  # the published ones, since six epochs say little of a schedule
         rigl=(0.3,),
     ),
     ("cifar", "full"): _grids(
@@ -106,7 +107,7 @@ GRIDS: dict[tuple[str, str], Table[Grid]] = {
         halo=(1e-8, 3e-8, 1e-7, 1e-6),
         profile=(1e-8, 1e-7, 4e-7, 1e-6),
         alpha=(1e-6, 5e-6, 1e-5, 5e-5),
-        initial=(-50.0, -100.0, -200.0, -400.0),
+        thresholds=(4e-4, 1e-3, 2e-3, 4e-3),
         decay=None,
     ),
     ("digits", "small"): _DIGITS,

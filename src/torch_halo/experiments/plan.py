@@ -1,7 +1,8 @@
 """Which runs an experiment needs, and what those that are there say.
 
 Settings are chosen by method and sparsity: each candidate trains once, with one seed, on the training
-set less a validation split, and the best validation accuracy at that sparsity wins. The final runs,
+set less a validation split, and the best validation accuracy at that sparsity wins. If it trains for
+fewer epochs its strength is larger by as much (`Method.shortened`). The final runs,
 one a seed, train on the whole training set; what counts is the last epoch's test accuracy.
 """
 
@@ -195,5 +196,7 @@ class Plan:
             # A training towards no target serves all sparsities.
             levels = (sparsity,) if method.has_target else self.spec.sparsities
             setup = self.spec.setup(subject, seed=seed, is_trial=is_trial)
+            if is_trial and self.spec.trial_epochs != self.spec.epochs:
+                method = method.shortened(self.spec.trial_epochs / self.spec.epochs)
             self._made[key] = Job(method.config(setup, sparsity), levels)
         return self._made[key]

@@ -32,6 +32,14 @@ class Method:
         target = {"sparsity": number("sparsity", sparsity, at_least=0, below=1)} if self.has_target else {}
         return replace(setup, method={"kind": self.kind, **target, **asdict(self)})
 
+    def shortened(self, share: float) -> "Method":
+        """The same way in a training of a share of the length.
+
+        What works by strength times steps is so much stronger there; schedules in shares of the
+        training stay as they are.
+        """
+        return self
+
     def before(self, config: Config) -> Config | None:
         """The run that must be finished before this one, if any."""
         return None
@@ -43,6 +51,11 @@ class Method:
     def total_epochs(self, config: Config) -> int:
         """Epochs trained to get there, those of the runs before included."""
         return config.training.epochs
+
+
+def rounded(setting: float) -> float:
+    """To three digits: settings are read by people, and name runs."""
+    return float(f"{setting:.3g}")
 
 
 def target_of(config: Config) -> float:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeAlias
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from torch_halo.checks import number
 from torch_halo.data import DataSet
-from torch_halo.methods.base import Method, State
+from torch_halo.methods.base import Method, State, rounded
 from torch_halo.methods.thresholds import masked_by_threshold, soft_threshold_by
 from torch_halo.selection import select_weights
 from torch_halo.training.config import Config
@@ -40,6 +40,9 @@ class DST(Method):
 
     def begin(self, network: nn.Module, data: DataSet, config: Config, before: State | None) -> Sparsifier:
         return _Stepped(_layers(network, config, masked_by_threshold, _zero_by_channel, FEWEST), self.alpha)
+
+    def shortened(self, share: float) -> Method:
+        return replace(self, alpha=rounded(self.alpha / share))
 
 
 @dataclass(frozen=True)
