@@ -46,7 +46,7 @@ def test_the_text(plan):
         "lottery  6                     97.60 ± 0.71   97.55 ± 0.71   < 90 %       98.44 ± 0.13  -0.89       95 %",
         "l1       3                     96.60 ± 0.71   96.55 ± 0.71   < 90 %       98.29 ± 0.04  -1.74       90 %",
         "dst      3                     97.60 ± 0.71*  97.55 ± 0.71*  < 90 %",
-        "* dst at 90 % has 93.00% zeros, not as many as were asked for",
+        "* dst at 90 % has 93.00% zeros, more than were asked for",
         "* dst at 95 % left 93.00% zeros by itself; the threshold cut the rest",
     ]
 

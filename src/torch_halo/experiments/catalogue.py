@@ -1,7 +1,7 @@
 """The experiments there are: the paper's tables and figures as data, networks, methods, sparsities and seeds."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch_halo.checks import Table
@@ -82,6 +82,16 @@ _SMALL_CIFAR = _subjects(("cifar10",), Model("vgg16", {"width": 0.25}), Model("r
 _FULL_VGG = _subjects(("cifar100",), Model("vgg16"))
 _FIRST = ("lenet-300-100",)
 _DIGITS = _subjects(("digits",), Model("lenet-300-100"))
+_SMALL_MNIST = Scale(
+    _LENETS,
+    TARGET_ROWS,
+    epochs=30,
+    seeds=3,
+    sparsities=(0.95, 0.98, 0.99),
+    models=_FIRST,
+    schedule=Cosine(),
+    channels_last=True,
+)
 
 EXPERIMENTS: Table[Experiment] = Table(
     "experiment",
@@ -90,17 +100,7 @@ EXPERIMENTS: Table[Experiment] = Table(
             "Accuracy by sparsity on MNIST (the paper's table 1)",
             {
                 "full": Scale(_LENETS, MNIST_ROWS, epochs=250, seeds=5),
-                "small": Scale(
-                    _LENETS,
-                    tuple(METHODS),
-                    epochs=30,
-                    seeds=3,
-                    sparsities=(0.95, 0.98, 0.99),
-                    models=_FIRST,
-                    schedule=Cosine(),
-                    channels_last=True,
-                    once=("lottery-iterative",),
-                ),
+                "small": replace(_SMALL_MNIST, methods=tuple(METHODS), once=("lottery-iterative",)),
             },
         ),
         "table2": Experiment(
@@ -124,16 +124,7 @@ EXPERIMENTS: Table[Experiment] = Table(
             "HALO steered to a sparsity, with no other setting",
             {
                 "full": Scale(_LENETS + _FULL_CIFAR, TARGET_ROWS, epochs=160, seeds=5, schedule=Cosine()),
-                "small": Scale(
-                    _LENETS,
-                    TARGET_ROWS,
-                    epochs=30,
-                    seeds=3,
-                    sparsities=(0.95, 0.98, 0.99),
-                    models=_FIRST,
-                    schedule=Cosine(),
-                    channels_last=True,
-                ),
+                "small": _SMALL_MNIST,
             },
         ),
         "label-noise": Experiment(

@@ -82,7 +82,7 @@ class Spec:
         """The table's rows."""
         found = []
         for subject in self.subjects():
-            data = LIKE.get(subject.data, subject.data)
+            data = _like(subject)
             grids = GRIDS[DATA_KINDS.get(data, data), self.scale]
             for name in self.methods:
                 whole_grid = Row(subject, name, name, grids[name], *self._extent(name))
@@ -97,7 +97,7 @@ class Spec:
     def setup(self, subject: Subject, *, seed: int, is_trial: bool = False) -> Config:
         """The settings of a plain training: the paper's, but for what the scale has of its own."""
         scale, epochs = self.experiment.scales[self.scale], self.trial_epochs if is_trial else self.epochs
-        data = LIKE.get(subject.data, subject.data)
+        data = _like(subject)
         base = paper(data, subject.model.name, None) if data in DATA_KINDS else PLAIN
         return replace(
             base,
@@ -119,6 +119,11 @@ class Spec:
         path = _path(self, store)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, json.dumps(asdict(self), indent=1) + "\n")
+
+
+def _like(subject: Subject) -> str:
+    """The data set as which its own is trained."""
+    return LIKE.get(subject.data, subject.data)
 
 
 def _path(spec: Spec, store: Path) -> Path:

@@ -140,7 +140,9 @@ def shown(cell: Cell) -> str:
 def _remark(cell: Cell) -> str:
     """What is to be said of a method that cannot aim at a sparsity."""
     if cell.reached is not None and abs(cell.reached - cell.sparsity) > NEAR:
-        return f"has {cell.reached:.2%} zeros, not as many as were asked for"
+        return (
+            f"has {cell.reached:.2%} zeros, {'more' if cell.reached > cell.sparsity else 'fewer'} than were asked for"
+        )
     is_sparse = cell.row.method in ("dst", "str") or (cell.method is not None and cell.method.has_target)
     if is_sparse and cell.own is not None and cell.own < cell.sparsity - NEAR:
         return f"left {cell.own:.2%} zeros by itself; the threshold cut the rest"
