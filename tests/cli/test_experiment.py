@@ -106,6 +106,19 @@ def test_status(plan, capsys):
     assert lines[4] == f"failed: {lottery.name}: ValueError: no"
 
 
+def test_status_counts_what_was_kept_without_its_weights_where_these_are_needed(plan, capsys):
+    dense, lottery = (plan.store.folder(job.config) for job in plan.jobs())
+    (dense / "model.safetensors").unlink()
+    _, out, _ = said(capsys, "status", "digits", "--runs", plan.store.path)
+    assert out.splitlines()[-1] == "2 of 2 runs are finished"
+    (lottery / "result.json").unlink()
+    (lottery / "metrics.jsonl").unlink()
+    _, out, _ = said(capsys, "status", "digits", "--runs", plan.store.path)
+    lines = out.splitlines()
+    assert lines[1].split()[-4:] == ["1", "0", "1", "0"]
+    assert lines[3] == "0 of 2 runs are finished, about 8 s left one at a time"
+
+
 def test_keep_copies_results_without_weights(plan, capsys, tmp_path):
     code, out, _ = said(capsys, "keep", "digits", "--runs", plan.store.path, "--to", tmp_path / "kept")
     assert (code, out) == (0, f"lenet-300-100: 2 runs are in {tmp_path / 'kept'}\n")

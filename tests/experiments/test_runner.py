@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from contextlib import ExitStack
+from dataclasses import replace
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from torch_halo.experiments import engines
 from torch_halo.experiments.engines import Local, OnRay
 from torch_halo.experiments.plan import Job, Plan
 from torch_halo.experiments.runner import Runner, state_of
+from torch_halo.experiments.show import keep
 from torch_halo.experiments.spec import Spec
 from torch_halo.experiments.store import Store
 from torch_halo.experiments.work import do, encoded
@@ -67,6 +69,32 @@ def test_what_is_missing_is_run_and_what_is_there_is_left(tmp_path):
     again, _, _ = ran(SPEC, tmp_path)
     assert again.engine.done == []
     assert not list(tmp_path.rglob("last.pt"))
+
+
+def test_runs_that_were_kept_without_weights_are_trained_again_where_these_are_needed(tmp_path):
+    dense = Spec("digits", methods=("dense",), sparsities=(0.5, 0.9), seeds=1, epochs=1)
+    first, _, _ = ran(dense, tmp_path / "runs")
+    (job,) = first.plan.jobs()
+    before = json.loads((tmp_path / "runs" / job.name / "result.json").read_text())
+    keep(dense, first.plan.store, tmp_path / "kept")
+    assert ran(dense, tmp_path / "kept")[0].engine.done == []  # nobody needs them
+    more = replace(dense, methods=("dense", "lottery"), sparsities=(0.9,))
+    second, _, failed = ran(more, tmp_path / "kept")
+    assert not failed
+    assert [done.name for done in second.engine.done] == [job.name, *(j.name for j in second.plan.jobs()[1:])]
+    after = json.loads((tmp_path / "kept" / job.name / "result.json").read_text())
+    assert {level["asked"]: level["test"] for level in after["pruned"]} == {
+        level["asked"]: level["test"] for level in before["pruned"]
+    }
+    assert ran(more, tmp_path / "kept")[0].engine.done == []
+
+
+def test_a_kept_run_is_trained_again_to_be_measured_elsewhere(tmp_path):
+    dense = Spec("digits", methods=("dense",), sparsities=(0.9,), seeds=1, epochs=1)
+    keep(dense, ran(dense, tmp_path / "runs")[0].plan.store, tmp_path / "kept")
+    wider, _, failed = ran(replace(dense, sparsities=(0.5, 0.9)), tmp_path / "kept")
+    assert not failed
+    assert [level["asked"] for level in wider.plan.cell(wider.plan.rows[0], 0.5).runs[0].result["pruned"]] == [0.9, 0.5]
 
 
 @pytest.mark.filterwarnings("ignore:λ lies between", "ignore:.*of the weights are zero where")  # one epoch is little

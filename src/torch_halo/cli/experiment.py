@@ -251,8 +251,9 @@ def _say_status(plan: Plan) -> None:
 def _counts(plan: Plan, failed: set[str]) -> list[tuple[str, ...]]:
     """A row of the table: its runs as far as they are known, and how they are."""
     rows: list[tuple[str, ...]] = []
+    known = {job.name: job for job in plan.jobs()}  # with all that is asked of them
     for row in plan.rows:
-        jobs = plan.jobs_of(row)
+        jobs = [known[job.name] for job in plan.jobs_of(row)]
         done = sum(plan.is_done(job) for job in jobs)
         begun = sum(not plan.is_done(job) and plan.store.folder(job.config).exists() for job in jobs)
         bad = sum(job.name in failed for job in jobs)

@@ -26,6 +26,7 @@ class Job:
 
     config: Config
     levels: tuple[float, ...] = ()
+    has_follower: bool = False  # a run that begins with its weights, and is still to be done
 
     @property
     def name(self) -> str:
@@ -36,6 +37,13 @@ class Job:
     def before(self) -> Config | None:
         """The run that must be finished first."""
         return method_of(self.config).before(self.config)
+
+    def joined(self, other: "Job | None") -> "Job":
+        """All that is asked of a run, here and there."""
+        if other is None or (set(other.levels) <= set(self.levels) and self.has_follower >= other.has_follower):
+            return self
+        levels = tuple(dict.fromkeys([*other.levels, *self.levels]))
+        return replace(self, levels=levels, has_follower=self.has_follower or other.has_follower)
 
 
 @dataclass(frozen=True)
@@ -105,18 +113,25 @@ class Plan:
         for job in (job for row in self.rows for job in self.jobs_of(row)):
             chain = [job]
             while (before := chain[-1].before) is not None:
-                chain.append(self._made.setdefault((before.name,), Job(before)))
+                first = Job(before, has_follower=not self.is_done(chain[-1]))
+                chain.append(self._made.setdefault((before.name, first.has_follower), first))
             for each in reversed(chain):
-                known = found.setdefault(each.name, each)
-                if not set(each.levels) <= set(known.levels):
-                    levels = tuple(dict.fromkeys([*known.levels, *each.levels]))
-                    found[each.name] = replace(known, levels=levels)
+                found[each.name] = each.joined(found.get(each.name))
         return list(found.values())
 
     def is_done(self, job: Job) -> bool:
-        """Whether a run is there with all that is to be measured."""
+        """Whether a run is there with all that is to be measured, and its weights, if another begins with them."""
         run = self.store.run(job.config)
-        return run is not None and not missing_levels(run.result, job.levels)
+        if run is None or missing_levels(run.result, job.levels):
+            return False
+        return not job.has_follower or self.store.has_weights(job.config)
+
+    def epochs_done(self, job: Job) -> int:
+        """How far a run is, finished or not; one that will be trained again, for its weights, is at its beginning."""
+        if self.is_done(job):
+            return job.config.training.epochs
+        is_kept = (self.store.folder(job.config) / "result.json").exists() and not self.store.has_weights(job.config)
+        return 0 if is_kept else self.store.epochs_done(job.config)
 
     def unknown(self) -> Iterator[Config]:
         """Final runs whose settings are not chosen yet, with others in their stead."""

@@ -103,7 +103,7 @@ class Runner:
         if job.name in self._running or job.name in self.failed or self.plan.is_done(job):
             return False
         before = job.before
-        return before is None or self.plan.is_done(Job(before))
+        return before is None or self.plan.is_done(Job(before, has_follower=True))
 
     def _end(self, name: str, problem: str | None, show: Show) -> None:
         job, began = self._running.pop(name)
@@ -126,12 +126,11 @@ def state_of(plan: Plan, failed: dict[str, str], *, running: int = 0, width: int
     jobs = plan.jobs()
     done = {job.name for job in jobs if plan.is_done(job)}
     open_jobs = [job for job in jobs if job.name not in done and job.name not in failed]
-    speed, left, epochs_done = _Speed(plan), 0.0, 0
-    for job in jobs:
-        epochs_done += job.config.training.epochs if job.name in done else plan.store.epochs_done(job.config)
+    speed, left = _Speed(plan), 0.0
+    epochs_done = sum(plan.epochs_done(job) for job in jobs)
     epochs = sum(job.config.training.epochs for job in jobs)
     for job in open_jobs:
-        todo = job.config.training.epochs - plan.store.epochs_done(job.config)
+        todo = job.config.training.epochs - plan.epochs_done(job)
         left += besides + max(todo, 0) * speed.of(job.config)
     unknown = list(plan.unknown())
     for config in unknown:

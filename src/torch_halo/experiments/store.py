@@ -111,6 +111,10 @@ class Store:
                 self._read[name] = found
         return self._read.get(name)
 
+    def has_weights(self, config: Config) -> bool:
+        """Whether a run's weights are there: those of runs that were kept are not."""
+        return RunFolder(self.folder(config)).model.exists()
+
     def forget(self, name: str) -> None:
         """Read a run anew the next time."""
         self._read.pop(name, None)
