@@ -23,10 +23,12 @@ from torch_halo.deployment import remove_dead
 from torch_halo.files import write_json
 from torch_halo.penalties import HALO
 from torch_halo.pruning import prune_
+from torch_halo.recalibration import recalibrate_
 from torch_halo.shrinkage import default_decay
 from torch_halo.training import checkpoint
 from torch_halo.training.folder import RunFolder
 from torch_halo.training.optimizers import SGD
+from torch_halo.training.pruned import calibration_inputs
 from torch_halo.training.subject import Subject
 
 FILE = "analysis.json"
@@ -46,10 +48,10 @@ class Case:
 
     @cached_property
     def pruned(self) -> nn.Module:
-        """The network with that many zeros."""
-        model = copy.deepcopy(self.subject.module)
+        """The network with that many zeros, and batch-norm statistics of its own, as experiments judge it."""
+        model, run = copy.deepcopy(self.subject.module), self.subject
         prune_(model, sparsity=self.sparsity, scope=self.scope, select=self.select)
-        return model.eval()
+        return recalibrate_(model, calibration_inputs(model, run.config, run.data)).eval()
 
     @property
     def scope(self) -> Literal["global", "layer"]:

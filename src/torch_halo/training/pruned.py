@@ -53,7 +53,7 @@ def pruned(module: nn.Module, level: float, config: Config, data: DataSet, measu
         cut, figures, state = sparsity(module, select=select), measure(), whole_state(module)
         again, again_state = None, None
         if any(isinstance(layer, _BatchNorm) for layer in module.modules()):
-            recalibrate_(module, _inputs(module, config, data))
+            recalibrate_(module, calibration_inputs(module, config, data))
             again, again_state = measure(), whole_state(module)
     return Pruned(level, cut, figures, state, again, again_state)
 
@@ -63,8 +63,8 @@ def whole_state(module: nn.Module) -> dict[str, Tensor]:
     return {name: gathered(value).detach().clone() for name, value in module.state_dict().items()}
 
 
-def _inputs(module: nn.Module, config: Config, data: DataSet) -> Iterator[Tensor]:
-    """Batches as in training; all processes take the same ones, and so get the same statistics."""
+def calibration_inputs(module: nn.Module, config: Config, data: DataSet) -> Iterator[Tensor]:
+    """Batches as in training, to recalibrate on; all processes take the same ones, and so get the same statistics."""
     training, dtype = config.training, next(module.parameters()).dtype
     found = batches(data, data.train, training.batch_size, seed=training.seed, epoch=training.epochs)
     return (inputs.to(dtype) for inputs, _, _ in islice(found, RECALIBRATION_BATCHES))
