@@ -52,6 +52,7 @@ class Scale:
     sparsities: tuple[float, ...] = SPARSITIES
     models: tuple[str, ...] = ()  # all, if none is named
     schedule: Schedule | None = None  # the paper's, if none is named, with its milestones where they fall
+    weight_decay: float | None = None  # the paper's for the data, if none is named
     channels_last: bool = False  # on a CPU convolutions then take two thirds of the time, or five sixths
     trial_epochs: int = 0  # of the runs on which settings are chosen; as many as the final ones have, if 0
     noises: tuple[float, ...] = (0.0,)  # shares of the training labels that are made wrong
@@ -140,6 +141,7 @@ EXPERIMENTS: Table[Experiment] = Table(
                     sparsities=(0.95,),
                     models=_FIRST,
                     schedule=Cosine(),
+                    weight_decay=1e-4,  # the paper's, of this experiment; MNIST's is five times it
                     channels_last=True,
                     trial_epochs=30,
                     noises=NOISES,

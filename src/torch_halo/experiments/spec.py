@@ -99,11 +99,13 @@ class Spec:
         scale, epochs = self.experiment.scales[self.scale], self.trial_epochs if is_trial else self.epochs
         data = _like(subject)
         base = paper(data, subject.model.name, None) if data in DATA_KINDS else PLAIN
+        decay = base.optimizer.weight_decay if scale.weight_decay is None else scale.weight_decay
+        rate = RATES.get(subject.model.name, base.optimizer.lr)
         return replace(
             base,
             data=Data(subject.data, validation=VALIDATION if is_trial else 0.0, label_noise=subject.noise),
             model=subject.model,
-            optimizer=replace(base.optimizer, lr=RATES.get(subject.model.name, base.optimizer.lr)),
+            optimizer=replace(base.optimizer, lr=rate, weight_decay=decay),
             schedule=scale.schedule or base.schedule.stretched(epochs / base.training.epochs),
             compute=Compute(channels_last=scale.channels_last and subject.model.name in CONVOLUTIONS),
             training=Training(
