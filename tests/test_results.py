@@ -16,6 +16,7 @@ from torch_halo.experiments.show import results_page, tables_of
 from torch_halo.experiments.spec import read_spec
 from torch_halo.experiments.store import Store
 from torch_halo.experiments.tables import FORMATS
+from torch_halo.training.folder import RunFolder
 
 ROOT = Path(__file__).parents[1]
 MNIST = sorted((ROOT / "results/mnist-lenet-300-100-halo").iterdir())
@@ -94,13 +95,14 @@ def test_the_inferences_are_those_that_were_measured():
             assert f"| {' | '.join(summary_row(found))} |" in readme
 
 
-def test_the_analyses_are_those_that_were_made():
+@pytest.mark.parametrize("network", ["mnist-lenet-300-100", "cifar10-vgg16"])
+def test_the_analyses_are_those_that_were_made(network):
     page = (ROOT / "docs/analysis.md").read_text()
-    runs = sorted(path.parent for path in (ROOT / "results").glob("*/analysis.json"))
+    runs = sorted(path.parent for path in (ROOT / "results").glob(f"{network}-*/analysis.json"))
     assert len(runs) == 2
-    found = [read_analysis(run) for run in runs]
-    results = [json.loads((run / "result.json").read_text()) for run in runs]
-    assert " % and ".join(f"{result['pruned'][0]['test']['accuracy']:.2f}" for result in results) in page
+    found, store = [read_analysis(run) for run in runs], Store(ROOT / "results")
+    accuracies = [store.run(RunFolder(run).config()).accuracy(0.95) for run in runs]
+    assert " % and ".join(f"{accuracy:.2f}" for accuracy in accuracies) in page
     rows = [
         [f"{each['coefficients']['among_survivors']:.3f}" for each in found],
         [f"{each['coefficients']['correlation']:.3f}" for each in found],
