@@ -2,8 +2,10 @@
 
     pip install -c constraints.txt '.[cleanlab]'
     python benchmarks/suspects.py --data-dir DIR -o results/cleanlab.json [--epochs 30] [--seeds 3] [--folds 5]
+        [--weight-decay 1e-4]
 
-The same data, flips, network and optimizer as that experiment's dense network. As cleanlab's authors
+The same data, flips, network and optimizer as that experiment's dense network, unless another weight
+decay is named. As cleanlab's authors
 advise, probabilities are those of networks that did not see the sample: the training set is cut into
 folds, and each is judged by a network trained on the others. What was measured is written after each
 seed, and not measured again.
@@ -38,29 +40,42 @@ def main():
     parser.add_argument("--epochs", type=int, default=30)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--folds", type=int, default=5)
+    parser.add_argument("--weight-decay", type=float)
     options = parser.parse_args()
     found = json.loads(options.out.read_text()) if options.out.exists() else []
     spec = Spec("label-noise", label_noise=(options.noise,), epochs=options.epochs)
     for subject, seed in product(spec.subjects(), range(options.seeds)):
-        if not any(each["data"] == subject.name and each["seed"] == seed for each in found):
-            found.append(judged(options, spec, subject, seed))
+        config = decayed(METHODS["dense"]().config(spec.setup(subject, seed=seed), 0.95), options.weight_decay)
+        told = {
+            "data": subject.name,
+            "seed": seed,
+            "epochs": options.epochs,
+            "folds": options.folds,
+            "weight_decay": config.optimizer.weight_decay,
+        }
+        if not any(each.items() >= told.items() for each in found):
+            found.append(told | judged(config, options))
             write_whole(options.out, json.dumps(found, indent=1) + "\n")
             print(found[-1], flush=True)
 
 
-def judged(options, spec, subject, seed):
+def decayed(config, weight_decay):
+    """With another weight decay, if one is named."""
+    return (
+        config
+        if weight_decay is None
+        else replace(config, optimizer=replace(config.optimizer, weight_decay=weight_decay))
+    )
+
+
+def judged(config, options):
     """How well cleanlab finds the flips, with networks of one seed."""
-    config = METHODS["dense"]().config(spec.setup(subject, seed=seed), 0.95)
     data = load_data(config.data, options.data_dir)
     labels, flipped = data.train.labels.numpy(), data.flipped.numpy()
-    probabilities = out_of_sample(config, data, options.folds, seed)
+    probabilities = out_of_sample(config, data, options.folds)
     quality = get_label_quality_scores(labels, probabilities, method="self_confidence")
     chosen = find_label_issues(labels, probabilities)
     return {
-        "data": subject.name,
-        "seed": seed,
-        "epochs": options.epochs,
-        "folds": options.folds,
         "auroc": auroc(-quality, flipped),
         "precision": precision_at(-quality, flipped, int(flipped.sum())),
         "chosen": int(chosen.sum()),  # by confident learning, which sets its own number
@@ -69,9 +84,10 @@ def judged(options, spec, subject, seed):
     }
 
 
-def out_of_sample(config, data, folds, seed):
+def out_of_sample(config, data, folds):
     """The class probabilities of each training sample under a network that has not seen it."""
-    place = torch.randperm(len(data.train.labels), generator=torch.Generator().manual_seed(seed)) % folds
+    generator = torch.Generator().manual_seed(config.training.seed)
+    place = torch.randperm(len(data.train.labels), generator=generator) % folds
     found = np.zeros((len(place), data.classes))
     for fold in range(folds):
         rest, own = place != fold, place == fold

@@ -12,9 +12,11 @@ from torch_halo.cli.display import table
 from torch_halo.experiments.analysing import read_analysis
 from torch_halo.experiments.inference import read_inference, size_rows, summary_row, time_rows
 from torch_halo.experiments.overhead import CASES, overhead_rows, read_overhead
+from torch_halo.experiments.plan import Plan
 from torch_halo.experiments.show import results_page, tables_of
 from torch_halo.experiments.spec import read_spec
 from torch_halo.experiments.store import Store
+from torch_halo.experiments.suspicion import read_suspects
 from torch_halo.experiments.tables import FORMATS
 from torch_halo.training.folder import RunFolder
 
@@ -115,6 +117,47 @@ def test_the_analyses_are_those_that_were_made(network):
     for row in rows:
         assert f"| {' | '.join(row)} |" in page
     assert all(each["coefficients"]["among_survivors"] >= 0.9 for each in found)
+
+
+def test_the_suspects_are_those_that_were_found():
+    page, store = (ROOT / "docs/analysis.md").read_text(), Store(ROOT / "results")
+    plan = Plan(read_spec(ROOT / "results/experiments/label-noise-small-lenet-300-100.json"), store)
+    found = {(row.subject.data, row.label): _suspicions(plan.cell(row, 0.95)) for row in plan.rows}
+    cleanlab = json.loads((ROOT / "results/cleanlab.json").read_text())
+    judged = {
+        "HALO, mean loss over training": lambda data: found[data, "halo"],
+        "HALO, loss of the final network": lambda data: [each["final"] for each in found[data, "halo"]],
+        "L1, mean loss over training": lambda data: found[data, "l1"],
+        "dense, mean loss over training": lambda data: found[data, "dense"],
+        "dense, loss of the final network": lambda data: [each["final"] for each in found[data, "dense"]],
+        "cleanlab, dense networks, five folds": lambda data: [
+            each for each in cleanlab if f" on {data}," in each["data"] and each["weight_decay"] == 1e-4
+        ],
+    }
+    for name, of in judged.items():
+        assert f"| {name} | {_means(of('mnist'))} | {_means(of('fashion-mnist'))} |" in page
+    decayed = [each for each in cleanlab if each["weight_decay"] == 5e-4]
+    first, second = (f"{each['auroc']:.4f}, {each['precision']:.4f}" for each in decayed)
+    assert f"has {first} on MNIST and {second} on Fashion-MNIST" in page
+
+
+def _suspicions(cell):
+    return [read_suspects(run.path) for run in cell.runs]
+
+
+def _means(figures):
+    assert len(figures) == 3
+    values = ([each[name] for each in figures] for name in ("auroc", "precision"))
+    return ", ".join(f"{statistics.fmean(value):.4f} ± {statistics.stdev(value):.4f}" for value in values)
+
+
+def test_what_analyses_cost_is_what_was_measured():
+    page, found = (ROOT / "docs/analysis.md").read_text(), json.loads((ROOT / "results/analyses.json").read_text())
+    few, many = found["spectrum"]
+    assert few["images"] * 50 == many["images"] == 50_000
+    assert f"held {many['megabytes']} MB at most" in page
+    assert many["megabytes"] <= 1.1 * few["megabytes"]  # bounded: it does not grow with the images
+    assert f"weights took {found['overlap']['seconds']:.2f} s" in page
 
 
 def test_the_parts_of_the_steering_are_those_that_were_measured():
