@@ -83,6 +83,28 @@ def test_pictures_are_files(runs, tmp_path, capsys):
     assert "File exists" in err
 
 
+@pytest.mark.filterwarnings("ignore:λ lies between")
+def test_strengths_are_compared_without_weights(runs, tmp_path, capsys):
+    for xi in ("1e-4", "1e-3", "1e-2"):
+        flags = ["--penalty", "l1", "--xi", xi, "--epochs", "1", "--sparsity", "0.9"]
+        assert main(["train", *flags, "--out", str(tmp_path / "runs" / xi)]) == 0
+        (tmp_path / "runs" / xi / "model.safetensors").unlink()
+    what = ["--what", "strengths", "--sparsity", 0.9]
+    capsys.readouterr()
+    code, out, err = said(capsys, "analyse", tmp_path / "runs", *what, "--pictures", tmp_path / "pictures")
+    assert (code, err) == (0, "")
+    results = [json.loads((tmp_path / "runs" / xi / "result.json").read_text()) for xi in ("1e-4", "1e-3", "1e-2")]
+    accuracies = [f"{result['pruned'][0]['test']['accuracy']:.2f}" for result in results]
+    assert [line.split() for line in out.splitlines()[2:]] == [
+        ["l1,", "test", xi, accuracy] for xi, accuracy in zip(("0.0001", "0.001", "0.01"), accuracies, strict=True)
+    ]
+    (picture,) = (tmp_path / "pictures").iterdir()
+    assert picture.name == "lenet-300-100-on-digits-strengths.png"
+    code, _, err = said(capsys, "analyse", tmp_path / "runs" / "1e-4", runs / "halo", *what)
+    assert code == 1
+    assert "3 or more runs that differ in nothing but xi and were measured at 0.9; there are none among 2 runs" in err
+
+
 def test_damaged_analyses(runs, tmp_path, capsys):
     shutil.copytree(runs / "dense", tmp_path / "run")
     (tmp_path / "run" / "analysis.json").write_text("{")

@@ -16,6 +16,7 @@ from torch_halo.report.blocks import blocks_of, styles
 from torch_halo.report.groups import Values, sections, usable
 from torch_halo.report.pictures import COLOURS, TOGETHER, style
 from torch_halo.report.runs import read_runs, runs_html
+from torch_halo.report.strengths import strengths
 from torch_halo.report.tables import tables_of, time_table
 from torch_halo.training.config import Config
 from torch_halo.training.settings import Data, Model, Training
@@ -254,6 +255,18 @@ def test_strengths_make_a_curve(tmp_path):
     shutil.rmtree(next(tmp_path.iterdir()))  # two are none
     section = one_section(tmp_path)
     assert "Accuracy over strengths" not in [block.title for block in blocks_of(section, styles([section]))]
+
+
+def test_strengths_of_other_trainings_make_curves_of_their_own(tmp_path):
+    for epochs in (2, 3):
+        for xi in (1e-6, 1e-5, 1e-4):
+            store(tmp_path, halo(xi, epochs=epochs), levels=[(0.9, 90.0 + epochs)])
+    store(tmp_path, halo(1e-3, epochs=4), levels=[(0.9, 50.0)])  # one is none
+    found = strengths(one_section(tmp_path), 0.9)
+    assert {each.label: {xi: v.of for xi, v in each.accuracies.items()} for each in found} == {
+        f"halo epochs={epochs}, test": dict.fromkeys((1e-06, 1e-05, 0.0001), (90.0 + epochs,)) for epochs in (2, 3)
+    }
+    assert strengths(one_section(tmp_path), 0.95) == []
 
 
 def pictured(path):

@@ -2,6 +2,7 @@
 
 import argparse
 import importlib.util
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -15,22 +16,27 @@ from torch_halo.cli.data import add_data_dir
 from torch_halo.cli.display import say, table
 from torch_halo.data import DataSet
 from torch_halo.experiments.analysing import ANALYSES, Case, analyse, overlaps, read_analysis, write_analysis
+from torch_halo.experiments.store import find_runs, unread_lines
 from torch_halo.experiments.suspicion import FIRST, SHEET, Ranked, first_rows, rank_suspects
 from torch_halo.files import check_writable, write_whole
+from torch_halo.report.groups import sections, usable
+from torch_halo.report.strengths import FEW, strengths
 from torch_halo.training.settings import Data
 from torch_halo.training.subject import Subject, subject
 
 SHOWN = 10
+COMPARED = ("overlap", "strengths")  # what takes several runs
 
 
 def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", arguments: Sequence[str]) -> None:
     """Add the commands."""
-    names = [*ANALYSES, "overlap"]
+    names = [*ANALYSES, *COMPARED]
     look = commands.add_parser(
         "analyse",
         help="what a run's sparsity looks like: λ, layers, spectra, overlap, history, dead structure",
         description="Look at runs' networks, pruned to a sparsity. What is found is printed, kept in each run's folder "
-        "(analysis.json) and shown by `halo report`. Several runs are also compared: which weights both have cut.",
+        "(analysis.json) and shown by `halo report`. Several runs are also compared: which weights both have cut, and "
+        "accuracy over strengths, for which folders of stored runs without weights will do.",
         allow_abbrev=False,
     )
     look.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run's folder")
@@ -61,17 +67,21 @@ def _analyse(options: argparse.Namespace) -> int:
     paths = [path.resolve() for path in options.runs]
     if len(set(paths)) < len(paths):
         raise ValueError("a run is named twice")
-    names = options.what or [*ANALYSES, *(["overlap"] if len(paths) > 1 else [])]
+    names = options.what or [*ANALYSES, *(COMPARED if len(paths) > 1 else ())]
     if "overlap" in names and len(paths) < 2:
         raise ValueError("overlap compares runs; name two or more")
     for path in filter(Path.is_dir, paths):
         read_analysis(path)  # so that a damaged one is known before the work
     if options.pictures is not None:
         _prepare_pictures(options.pictures)
+    if "strengths" in names:
+        _say_strengths(paths, level, options.pictures, is_asked=bool(options.what))
+    if set(names) == {"strengths"}:  # of stored runs, without a look at their networks
+        return 0
     cases = [Case(path, run, level, options.positions, images) for path, run in _runs(paths, options.data_dir)]
     code, shared = 0, _overlaps(cases, bool(options.what)) if "overlap" in names else {}
     for case in cases:
-        found, problems = analyse(case, [name for name in names if name != "overlap"])
+        found, problems = analyse(case, [name for name in names if name not in COMPARED])
         if case.path in shared:
             found["overlap"] = shared[case.path]
         write_analysis(case, found)
@@ -82,6 +92,28 @@ def _analyse(options: argparse.Namespace) -> int:
             print(f"no {name} of {case.path.name}: {why}", file=sys.stderr)
         code = 1 if problems and options.what else code  # what was asked for is not there
     return code
+
+
+def _say_strengths(paths: Sequence[Path], level: float, pictures: Path | None, *, is_asked: bool) -> None:
+    """Accuracy over strengths, for each network, where runs differ in nothing else."""
+    runs, problems = find_runs(paths)
+    known, unknown = usable(runs)
+    found = {section.title: curves for section in sections(known) if (curves := strengths(section, level))}
+    for line in unread_lines(problems | unknown) if is_asked else ():
+        print(line, file=sys.stderr)
+    if not found and is_asked:
+        raise ValueError(
+            f"strengths compares {FEW} or more runs that differ in nothing but xi and were measured at {level:.4g}; "
+            f"there are none among {len(known)} runs"
+        )
+    for title, curves in found.items():
+        rows = [(each.label, f"{xi:g}", v.text()) for each in curves for xi, v in each.accuracies.items()]
+        say("\n".join([f"{title}, pruned to {level:.4g}:", *table([("method", "ξ", "accuracy, %"), *rows])]))
+        if pictures is not None:
+            from torch_halo.report.analysis_pictures import strengths_png
+
+            name = re.sub(r"[^\w.]+", "-", title)
+            write_whole(pictures / f"{name}-strengths.png", strengths_png(curves))
 
 
 def _overlaps(cases: Sequence[Case], is_asked: bool) -> dict[Path, list[dict[str, Any]]]:

@@ -5,10 +5,22 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch_halo.checks import Table
-from torch_halo.report.pictures import COLOURS, INK, as_svg, looks, name_rows, picture, row_height, shortened
+from torch_halo.report.pictures import (
+    COLOURS,
+    INK,
+    as_svg,
+    draw_strengths,
+    looks,
+    name_rows,
+    picture,
+    row_height,
+    shortened,
+)
+from torch_halo.report.strengths import Strengths
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 Drawing = Callable[["Axes", Any], None]
 LAYERS = 8  # lines of a picture that can be told apart
@@ -138,10 +150,22 @@ def analysis_svg(name: str, found: Any) -> str:
 def analysis_png(name: str, found: Any) -> bytes:
     """A picture as a file of its own, on white."""
     with looks():
-        buffer = io.BytesIO()
-        figure = _drawn(name, found)
-        figure.savefig(buffer, format="png", dpi=160, facecolor="white")
-        return buffer.getvalue()
+        return _as_png(_drawn(name, found))
+
+
+def strengths_png(found: Sequence[Strengths]) -> bytes:
+    """Accuracy over strengths as a file of its own, on white."""
+    with looks():
+        figure, axes = picture(left=0.17)
+        draw_strengths(axes, [each.line(place) for place, each in enumerate(found)], [each.label for each in found])
+        axes.set(ylabel="accuracy, %")
+        return _as_png(figure, bbox="tight")  # the legend stands beside the axes
+
+
+def _as_png(figure: "Figure", bbox: str | None = None) -> bytes:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=160, facecolor="white", bbox_inches=bbox)
+    return buffer.getvalue()
 
 
 def contact_sheet(images: Sequence[Any], captions: Sequence[str], columns: int = 9) -> bytes:

@@ -8,8 +8,8 @@ from torch_halo.analysis import history
 from torch_halo.experiments.tables import percent
 from torch_halo.report.groups import Curve, Group, Section, Values, figure, figures
 from torch_halo.report.pictures import TOGETHER, Line, Style, by_epoch, by_layer, by_sparsity, by_strength, style
+from torch_halo.report.strengths import strengths
 
-FEW = 3  # strengths make a curve
 NEAR_BEST = 5.0  # points below the best: where methods that work are told apart
 
 
@@ -55,7 +55,7 @@ def blocks_of(section: Section, drawn: Styles) -> list[Block]:
     level, lacking = _common_level(section.pictured)
     found = [
         _accuracy(section, drawn),
-        _strengths(section, drawn, level),
+        _strengths(section, level),
         _training(section, drawn, level),
         _layers(section, drawn, level, lacking),
     ]
@@ -106,33 +106,19 @@ def _accuracy(section: Section, drawn: Styles) -> Block | None:
     return _block("Accuracy against sparsity", text, curves, drawn, draw)
 
 
-def _strengths(section: Section, drawn: Styles, level: float | None) -> Block | None:
+def _strengths(section: Section, level: float | None) -> Block | None:
     """Accuracy over ξ, of the methods that were trained with several, or tried with them."""
-    found: list[tuple[str, Line]] = []
-    for curves, split in ((section.finals, "test"), (section.trials, "validation")):
-        for kind in dict.fromkeys(curve.kind for curve in curves):
-            own = {xi: curve for curve in curves if curve.kind == kind and (xi := _strength(curve)) is not None}
-            values = {xi: curve.at(level or 0.0, split, "accuracy") for xi, curve in sorted(own.items())}
-            there = {xi: value for xi, value in values.items() if value.of}
-            if len(there) >= FEW:
-                means, spreads = ([getattr(v, key) for v in there.values()] for key in ("mean", "spread"))
-                line = Line(style(1 + len(found)), list(there), means, spreads)
-                found.append((f"{kind}, {split}", line))
+    found = strengths(section, level or 0.0)
     if not found:
         return None
-    svg = by_strength([line for _, line in found])
-    legend = tuple((label, line.style) for label, line in found)
+    lines = [each.line(place) for place, each in enumerate(found)]
+    legend = tuple((each.label, line.style) for each, line in zip(found, lines, strict=True))
     at = f"at {percent(level)}" if level else "unpruned"
-    picture = Picture(f"Accuracy in percent by strength ξ, {at}", svg)
+    picture = Picture(f"Accuracy in percent by strength ξ, {at}", by_strength(lines))
     text = (
         "How much the strength matters: a broad top needs no tuning. Mean over seeds, the band ± a standard deviation."
     )
     return Block("Accuracy over strengths", text, (Panel(legend, (picture,)),))
-
-
-def _strength(curve: Curve) -> float | None:
-    """ξ, if the method has one that is a number."""
-    return figure(curve.groups[0].config.as_dict(), "penalty", "xi")
 
 
 def _ranges(lines: Iterable[Line]) -> dict[str, tuple[float, float]]:

@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -216,14 +216,18 @@ def _plain(config: Config) -> Config:
 def _place(curve: Curve) -> tuple[int, list[float]]:
     """In the order of the methods' table, then of the settings' numbers."""
     kinds = list(METHODS)
-    numbers = [float(value) for value in _flat(curve).values() if isinstance(value, int | float)]
+    numbers = [float(value) for value in settings_by_path(curve).values() if isinstance(value, int | float)]
     return kinds.index(curve.kind) if curve.kind in kinds else len(kinds), numbers
 
 
 def _labelled(curves: Sequence[Curve]) -> tuple[Curve, ...]:
     """Each with a label of its own, no longer than needed: the method, its settings, other settings that differ."""
-    named = [replace(curve, label=_with_settings(curve, curves)) for curve in curves]
-    return tuple(replace(c, label=_told_apart(c, named)) if _like(c, named) > 1 else c for c in named)
+    return told_apart([replace(curve, label=_with_settings(curve, curves)) for curve in curves])
+
+
+def told_apart(curves: Sequence[Curve], besides: Container[str] = ()) -> tuple[Curve, ...]:
+    """Labels that are alike with the settings that differ, but for some."""
+    return tuple(replace(c, label=_told_apart(c, curves, besides)) if _like(c, curves) > 1 else c for c in curves)
 
 
 def _with_settings(curve: Curve, curves: Iterable[Curve]) -> str:
@@ -235,8 +239,9 @@ def _like(curve: Curve, curves: Iterable[Curve]) -> int:
     return sum(other.label == curve.label for other in curves)
 
 
-def _told_apart(curve: Curve, curves: Iterable[Curve]) -> str:
-    same, own = [_flat(other) for other in curves if other.label == curve.label], _flat(curve)
+def _told_apart(curve: Curve, curves: Iterable[Curve], besides: Container[str]) -> str:
+    same = [settings_by_path(other) for other in curves if other.label == curve.label]
+    own = {key: value for key, value in settings_by_path(curve).items() if key not in besides}
     differing = [key for key, value in own.items() if any(other.get(key, value) != value for other in same)]
     return " ".join([curve.label, *(f"{key.split('.')[-1]}={_short(own[key])}" for key in differing)])
 
@@ -247,7 +252,7 @@ def _short(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)[:20]  # a checksum is long
 
 
-def _flat(curve: Curve) -> dict[str, Any]:
+def settings_by_path(curve: Curve) -> dict[str, Any]:
     """A curve's settings by their path; seed and target are not among them."""
     found = _by_path(curve.groups[0].config.as_dict())
     return {key: value for key, value in found.items() if key not in _NOT_SETTINGS}

@@ -84,18 +84,25 @@ def by_epoch(lines: Sequence[Line], *, is_log: bool = False, from_share: float =
 
 
 def by_strength(lines: Sequence[Line]) -> str:
-    """Figures over strengths, each decade as wide."""
-    from matplotlib.ticker import FuncFormatter, NullFormatter
-
+    """Figures over strengths."""
     with looks():
         figure, axes = picture()
-        for line in lines:
-            _draw(axes, line, line.places)
-        axes.set_xscale("log")
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda x, place: f"{x:g}"))
-        axes.xaxis.set_minor_formatter(NullFormatter())
-        axes.set(xlabel="ξ")
+        draw_strengths(axes, lines)
         return as_svg(figure)
+
+
+def draw_strengths(axes: "Axes", lines: Sequence[Line], labels: Sequence[str] = ()) -> None:
+    """Figures over strengths, each decade as wide; with a legend beside them, if there are labels."""
+    from matplotlib.ticker import FuncFormatter, NullFormatter
+
+    for line in lines:
+        _draw(axes, line, line.places)
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, place: f"{x:g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.set(xlabel="ξ")
+    if labels:
+        axes.legend(axes.get_lines(), labels, fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
 
 
 def by_layer(lines: Sequence[Line], names: Sequence[str]) -> str:
