@@ -29,6 +29,8 @@ def main():
     parser.add_argument("-o", "--out", type=Path, required=True)
     parser.add_argument("--images", type=int, nargs="+", default=[1000, 50_000])
     options = parser.parse_args()
+    if any(count % BATCH for count in options.images):
+        parser.error(f"--images are multiples of {BATCH}")
     found = {"threads": torch.get_num_threads(), "spectrum": spectra(sorted(options.images)), "overlap": overlaps()}
     write_whole(options.out, json.dumps(found, indent=1) + "\n")
     print(json.dumps(found, indent=1))

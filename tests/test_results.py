@@ -136,6 +136,15 @@ def test_the_suspects_are_those_that_were_found():
     }
     for name, of in judged.items():
         assert f"| {name} | {_means(of('mnist'))} | {_means(of('fashion-mnist'))} |" in page
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    for name, words in {
+        "HALO": "{} on MNIST and {} on",
+        "dense": "with {} and {}",
+        "cleanlab": "with {} and {}",
+    }.items():
+        of = next(judged[key] for key in judged if key.startswith(name))
+        aurocs = [statistics.fmean(each["auroc"] for each in of(data)) for data in ("mnist", "fashion-mnist")]
+        assert words.format(*(f"{auroc:.3f}" for auroc in aurocs)) in readme
     decayed = [each for each in cleanlab if each["weight_decay"] == 5e-4]
     first, second = (f"{each['auroc']:.4f}, {each['precision']:.4f}" for each in decayed)
     assert f"has {first} on MNIST and {second} on Fashion-MNIST" in page

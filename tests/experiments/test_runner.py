@@ -17,11 +17,11 @@ from stored import Here, Nothing
 from torch_halo.data.idx import FILES
 from torch_halo.experiments import engines
 from torch_halo.experiments.engines import Local, OnRay
-from torch_halo.experiments.plan import Job, Plan
+from torch_halo.experiments.plan import Job, Plan, is_done, must_train
 from torch_halo.experiments.runner import Runner, state_of
 from torch_halo.experiments.show import keep
 from torch_halo.experiments.spec import Spec
-from torch_halo.experiments.store import Store
+from torch_halo.experiments.store import Store, find_runs
 from torch_halo.experiments.work import do, encoded
 from torch_halo.files import locked
 from torch_halo.methods import METHODS
@@ -95,6 +95,45 @@ def test_a_kept_run_is_trained_again_to_be_measured_elsewhere(tmp_path):
     wider, _, failed = ran(replace(dense, sparsities=(0.5, 0.9)), tmp_path / "kept")
     assert not failed
     assert [level["asked"] for level in wider.plan.cell(wider.plan.rows[0], 0.5).runs[0].result["pruned"]] == [0.9, 0.5]
+
+
+def test_a_kept_run_that_is_trained_again_is_as_it_was_until_it_is_finished(tmp_path, monkeypatch):
+    dense = Spec("digits", methods=("dense",), sparsities=(0.5, 0.9), seeds=1, epochs=1)
+    first = ran(dense, tmp_path / "runs")[0].plan
+    keep(dense, first.store, tmp_path / "kept")
+    job = replace(first.jobs()[0], levels=(0.9,), needs_weights=True)
+    before = Store(tmp_path / "kept").run(job.config)
+
+    def fails(*arguments, **more):
+        raise OSError("no data")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("torch_halo.experiments.work.run", fails)
+        for _ in range(2):
+            with pytest.raises(OSError, match="no data"):
+                do(job, tmp_path / "kept", None)
+    store = Store(tmp_path / "kept")
+    assert store.run(job.config).result == before.result
+    assert not is_done(store, job)
+    assert must_train(store, job)
+    assert find_runs([tmp_path / "kept"])[0] == []  # nobody takes it for a run of its own
+    do(job, tmp_path / "kept", None)  # all that it had is measured again, also what is not asked for here
+    store = Store(tmp_path / "kept")
+    assert is_done(store, job)
+    assert [level["asked"] for level in store.run(job.config).result["pruned"]] == [0.5, 0.9]
+    assert list((tmp_path / "kept" / "replaced").iterdir()) == []
+
+
+def test_a_run_whose_weights_are_there_is_measured_without_those_of_the_run_before(tmp_path):
+    both = Spec("digits", methods=("dense", "lottery"), sparsities=(0.9,), seeds=1, epochs=1)
+    plan = ran(both, tmp_path / "runs")[0].plan
+    dense, lottery = plan.jobs()
+    plan.store.folder(dense.config).joinpath("model.safetensors").unlink()
+    result = plan.store.folder(lottery.config) / "result.json"
+    result.write_text(json.dumps({**json.loads(result.read_text()), "pruned": []}))
+    again, _, failed = ran(both, tmp_path / "runs")
+    assert not failed
+    assert [job.name for job in again.engine.done] == [lottery.name]
 
 
 @pytest.mark.filterwarnings("ignore:λ lies between", "ignore:.*of the weights are zero where")  # one epoch is little

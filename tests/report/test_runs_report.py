@@ -19,7 +19,7 @@ from torch_halo.report.runs import read_runs, runs_html
 from torch_halo.report.strengths import strengths
 from torch_halo.report.tables import tables_of, time_table
 from torch_halo.training.config import Config
-from torch_halo.training.settings import Data, Model, Training
+from torch_halo.training.settings import Compute, Data, Model, Training
 
 LAYERS = {"0.weight": 0.02, "2.weight": -0.02}  # by how much they differ from the sparsity asked for
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -267,6 +267,35 @@ def test_strengths_of_other_trainings_make_curves_of_their_own(tmp_path):
         f"halo epochs={epochs}, test": dict.fromkeys((1e-06, 1e-05, 0.0001), (90.0 + epochs,)) for epochs in (2, 3)
     }
     assert strengths(one_section(tmp_path), 0.95) == []
+
+
+def test_strengths_with_another_psi_or_knot_are_others(tmp_path):
+    for xi in (1e-6, 1e-5, 1e-4):
+        store(tmp_path, METHODS["halo"](xi=xi).config(setup(), 0.9), levels=[(0.9, 90.0)])
+        store(tmp_path, METHODS["halo"](xi=xi, psi=100 * xi).config(setup(), 0.9), levels=[(0.9, 80.0)])
+        store(tmp_path, METHODS["mcp"](xi=xi, gamma=0.1 / xi).config(setup(), 0.9), levels=[(0.9, 70.0)])
+        store(tmp_path, METHODS["mcp"](xi=xi, gamma=1 / xi).config(setup(), 0.9), levels=[(0.9, 60.0)])
+    found = strengths(one_section(tmp_path), 0.9)
+    assert sorted(tuple(v.of for v in each.accuracies.values()) for each in found) == [
+        3 * ((accuracy,),) for accuracy in (60.0, 70.0, 80.0, 90.0)
+    ]
+
+
+def test_strengths_of_cut_networks_have_their_own_batch_norm_statistics(tmp_path):
+    for xi in (1e-6, 1e-5, 1e-4):
+        folder = store(tmp_path, halo(xi), levels=[(0.9, 10.0)])
+        result = json.loads((folder / "result.json").read_text())
+        result["pruned"][0]["recalibrated"] = {"test": {"loss": 0.1, "accuracy": 80.0}, "validation": None}
+        (folder / "result.json").write_text(json.dumps(result))
+    (found,) = strengths(one_section(tmp_path), 0.9)
+    assert [v.of for v in found.accuracies.values()] == 3 * [(80.0,)]
+
+
+def test_settings_that_are_as_usual_tell_curves_apart(tmp_path):
+    for is_last in (False, True):
+        store(tmp_path, replace(setup(), compute=Compute(channels_last=is_last)), levels=[(0.9, 90.0)])
+    labels = [curve.label for curve in one_section(tmp_path).finals]
+    assert len(set(labels)) == 2
 
 
 def pictured(path):

@@ -33,13 +33,13 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", argu
     names = [*ANALYSES, *COMPARED]
     look = commands.add_parser(
         "analyse",
-        help="what a run's sparsity looks like: λ, layers, spectra, overlap, history, dead structure",
+        help="what a run's sparsity looks like: λ, layers, spectra, overlap, history, dead structure, strengths",
         description="Look at runs' networks, pruned to a sparsity. What is found is printed, kept in each run's folder "
         "(analysis.json) and shown by `halo report`. Several runs are also compared: which weights both have cut, and "
         "accuracy over strengths, for which folders of stored runs without weights will do.",
         allow_abbrev=False,
     )
-    look.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run's folder")
+    look.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run (strengths: or a folder of runs)")
     look.add_argument("--what", nargs="+", choices=names, metavar="NAME", help=f"of {', '.join(names)} (all)")
     look.add_argument("--sparsity", type=float, default=0.95, metavar="X", help="pruned to this (0.95)")
     look.add_argument("--positions", choices=["all", "one"], default="all", help="spectrum: of each image (all)")
@@ -103,8 +103,8 @@ def _say_strengths(paths: Sequence[Path], level: float, pictures: Path | None, *
         print(line, file=sys.stderr)
     if not found and is_asked:
         raise ValueError(
-            f"strengths compares {FEW} or more runs that differ in nothing but xi and were measured at {level:.4g}; "
-            f"there are none among {len(known)} runs"
+            f"strengths compares {FEW} or more runs that differ in nothing but xi, with psi; "
+            f"among {len(known)} runs there are none that were measured at {level:.4g}"
         )
     for title, curves in found.items():
         rows = [(each.label, f"{xi:g}", v.text()) for each in curves for xi, v in each.accuracies.items()]

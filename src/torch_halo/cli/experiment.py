@@ -189,7 +189,9 @@ def _time(spec: Spec, store: Store, data_dir: Path | None) -> int:
 def _watched(runner: Runner, command: str) -> int:
     show = Bars() if sys.stdout.isatty() else Lines()
     first = runner.state()
-    say(f"{first.done} of {first.jobs} runs are there")
+    again = sum(runner.plan.is_again(job) for job in runner.plan.jobs())
+    more = f"; {again} of the others are trained again, for their weights" if again else ""
+    say(f"{first.done} of {first.jobs} runs are there{more}")
     try:
         failed = runner.run(show)
     except Stopped as stopped:

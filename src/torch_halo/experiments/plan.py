@@ -26,7 +26,7 @@ class Job:
 
     config: Config
     levels: tuple[float, ...] = ()
-    has_follower: bool = False  # a run that begins with its weights, and is still to be done
+    needs_weights: bool = False  # another run, still to be trained, begins with them
 
     @property
     def name(self) -> str:
@@ -40,10 +40,23 @@ class Job:
 
     def joined(self, other: "Job | None") -> "Job":
         """All that is asked of a run, here and there."""
-        if other is None or (set(other.levels) <= set(self.levels) and self.has_follower >= other.has_follower):
+        if other is None or (set(other.levels) <= set(self.levels) and self.needs_weights >= other.needs_weights):
             return self
         levels = tuple(dict.fromkeys([*other.levels, *self.levels]))
-        return replace(self, levels=levels, has_follower=self.has_follower or other.has_follower)
+        return replace(self, levels=levels, needs_weights=self.needs_weights or other.needs_weights)
+
+
+def is_done(store: Store, job: Job) -> bool:
+    """Whether a run is there with all that is to be measured, and with its weights, if these are needed."""
+    run = store.run(job.config)
+    if run is None or missing_levels(run.result, job.levels):
+        return False
+    return not job.needs_weights or store.has_weights(job.config)
+
+
+def must_train(store: Store, job: Job) -> bool:
+    """Whether what is asked of a run takes a training: if it has its weights, it can be measured anywhere."""
+    return store.run(job.config) is None or not (is_done(store, job) or store.has_weights(job.config))
 
 
 @dataclass(frozen=True)
@@ -113,25 +126,25 @@ class Plan:
         for job in (job for row in self.rows for job in self.jobs_of(row)):
             chain = [job]
             while (before := chain[-1].before) is not None:
-                first = Job(before, has_follower=not self.is_done(chain[-1]))
-                chain.append(self._made.setdefault((before.name, first.has_follower), first))
+                first = Job(before, needs_weights=must_train(self.store, chain[-1]))
+                chain.append(self._made.setdefault((before.name, first.needs_weights), first))
             for each in reversed(chain):
                 found[each.name] = each.joined(found.get(each.name))
         return list(found.values())
 
     def is_done(self, job: Job) -> bool:
-        """Whether a run is there with all that is to be measured, and its weights, if another begins with them."""
-        run = self.store.run(job.config)
-        if run is None or missing_levels(run.result, job.levels):
-            return False
-        return not job.has_follower or self.store.has_weights(job.config)
+        """Whether all is there that is asked of a run."""
+        return is_done(self.store, job)
 
-    def epochs_done(self, job: Job) -> int:
-        """How far a run is, finished or not; one that will be trained again, for its weights, is at its beginning."""
+    def progress(self, job: Job) -> int:
+        """The epochs that are done of a run; one that will be trained again is at its beginning."""
         if self.is_done(job):
             return job.config.training.epochs
-        is_kept = (self.store.folder(job.config) / "result.json").exists() and not self.store.has_weights(job.config)
-        return 0 if is_kept else self.store.epochs_done(job.config)
+        return 0 if self.is_again(job) else self.store.epochs_done(job.config)
+
+    def is_again(self, job: Job) -> bool:
+        """Whether a finished run will be trained again: it was kept without the weights that are needed now."""
+        return self.store.is_finished(job.config) and must_train(self.store, job)
 
     def unknown(self) -> Iterator[Config]:
         """Final runs whose settings are not chosen yet, with others in their stead."""

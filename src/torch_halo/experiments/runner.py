@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from torch_halo.experiments.engines import Engine
-from torch_halo.experiments.plan import Job, Plan
+from torch_halo.experiments.plan import Job, Plan, must_train
 from torch_halo.training.config import Config
 from torch_halo.training.signals import Stopped, stop_signals
 
@@ -103,7 +103,9 @@ class Runner:
         if job.name in self._running or job.name in self.failed or self.plan.is_done(job):
             return False
         before = job.before
-        return before is None or self.plan.is_done(Job(before, has_follower=True))
+        if before is None or not must_train(self.plan.store, job):
+            return True
+        return self.plan.is_done(Job(before, needs_weights=True))
 
     def _end(self, name: str, problem: str | None, show: Show) -> None:
         job, began = self._running.pop(name)
@@ -127,10 +129,10 @@ def state_of(plan: Plan, failed: dict[str, str], *, running: int = 0, width: int
     done = {job.name for job in jobs if plan.is_done(job)}
     open_jobs = [job for job in jobs if job.name not in done and job.name not in failed]
     speed, left = _Speed(plan), 0.0
-    epochs_done = sum(plan.epochs_done(job) for job in jobs)
+    epochs_done = sum(plan.progress(job) for job in jobs)
     epochs = sum(job.config.training.epochs for job in jobs)
     for job in open_jobs:
-        todo = job.config.training.epochs - plan.epochs_done(job)
+        todo = job.config.training.epochs - plan.progress(job)
         left += besides + max(todo, 0) * speed.of(job.config)
     unknown = list(plan.unknown())
     for config in unknown:

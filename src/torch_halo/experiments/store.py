@@ -15,7 +15,8 @@ from torch_halo.training.folder import RunFolder
 
 KEPT = ("config.json", "metrics.jsonl", "result.json")  # what is worth keeping of a run when its weights are not
 MORE = ("inference.json", "analysis.json", "suspects.json", "suspects.png")  # and what may be there besides
-OTHER = ("experiments", "logs", "timings")  # a store's folders that are no runs
+REPLACED = "replaced"  # runs that are trained again, as they were
+OTHER = ("experiments", "logs", "timings", REPLACED)  # a store's folders that are no runs
 
 
 @dataclass(frozen=True)
@@ -96,9 +97,11 @@ class Store:
         return self.path / config.name
 
     def run(self, config: Config) -> Run | None:
-        """A finished run, if it is there and whole."""
+        """A finished run, if it is there and whole; while it is trained again, as it was."""
         name, path = config.name, self.folder(config)
-        if name not in self._read and (path / "result.json").exists():
+        if not _is_finished(path):
+            path = self._aside(config)
+        if name not in self._read and _is_finished(path):
             try:
                 found = read_run(path)
                 if found is not None and found.name != name:
@@ -112,8 +115,40 @@ class Store:
         return self._read.get(name)
 
     def has_weights(self, config: Config) -> bool:
-        """Whether a run's weights are there: those of runs that were kept are not."""
-        return RunFolder(self.folder(config)).model.exists()
+        """Whether a finished run's weights are there: those of runs that were kept are not."""
+        return self.is_finished(config) and RunFolder(self.folder(config)).model.exists()
+
+    def is_finished(self, config: Config) -> bool:
+        """Whether a run has a result, whole or not."""
+        return _is_finished(self.folder(config))
+
+    def set_aside(self, config: Config) -> None:
+        """Make room for a finished run to be trained again; until it is, what it has said counts."""
+        folder, aside = self.folder(config), self._aside(config)
+        made = aside.with_name(f".{aside.name}")
+        with RunFolder(folder).taken(config):
+            there = [name for name in (*KEPT, *MORE) if (folder / name).exists()]
+            shutil.rmtree(made, ignore_errors=True)
+            made.mkdir(parents=True)
+            for name in there:
+                shutil.copyfile(folder / name, made / name)
+            shutil.rmtree(aside, ignore_errors=True)
+            made.rename(aside)
+            for name in sorted(there, key=lambda name: name != "result.json"):  # without it, it is unfinished
+                if name != "config.json":
+                    (folder / name).unlink()
+
+    def measured_before(self, config: Config) -> list[float]:
+        """The sparsities at which a run that is trained again had been measured."""
+        found = read_run(self._aside(config)) if _is_finished(self._aside(config)) else None
+        return [] if found is None else [level["asked"] for level in found.result["pruned"]]
+
+    def forget_replaced(self, config: Config) -> None:
+        """A run has been trained again."""
+        shutil.rmtree(self._aside(config), ignore_errors=True)
+
+    def _aside(self, config: Config) -> Path:
+        return self.path / REPLACED / config.name
 
     def forget(self, name: str) -> None:
         """Read a run anew the next time."""
@@ -170,6 +205,10 @@ class Store:
                 if name in KEPT or (run.path / name).exists():
                     shutil.copyfile(run.path / name, target / name)
         return count
+
+
+def _is_finished(path: Path) -> bool:
+    return (path / "result.json").exists()
 
 
 def find_runs(paths: Iterable[Path]) -> tuple[list[Run], dict[Path, str]]:

@@ -8,15 +8,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from torch_halo.experiments.plan import Job
-from torch_halo.experiments.store import read_run
+from torch_halo.experiments.plan import Job, must_train
+from torch_halo.experiments.store import Store
 from torch_halo.experiments.suspicion import rank_suspects
 from torch_halo.methods import method_of
 from torch_halo.models import read_weights
 from torch_halo.training.config import Config
 from torch_halo.training.fabric import PROBLEMS
 from torch_halo.training.folder import RunFolder
-from torch_halo.training.levels import add_levels, missing_levels
+from torch_halo.training.levels import add_levels
 from torch_halo.training.runs import Inputs, run
 from torch_halo.training.session import Session
 from torch_halo.training.signals import Stopped
@@ -44,15 +44,18 @@ class Quiet:
 
 def do(job: Job, store: Path, data_dir: Path | None, parent: int | None = None) -> None:
     """Train, or go on, and measure; what is there already is not done again."""
-    config = job.config
-    folder, method = RunFolder(store / config.name), method_of(config)
-    levels = list(dict.fromkeys([*_undone(folder, job), *job.levels]))
-    if not (folder.path / "result.json").exists():
+    config, known = job.config, Store(store)
+    folder, method = RunFolder(known.folder(config)), method_of(config)
+    if must_train(known, job):
+        if known.is_finished(config):
+            _check(known, config)
+            known.set_aside(config)
         first = method.before(config)
-        before = None if first is None else read_weights(RunFolder(store / first.name).model)
+        before = None if first is None else read_weights(RunFolder(known.path / first.name).model)
         begin = partial(method.begin, config=config, before=before)
         run(config, folder.path, Quiet(parent), Inputs(data_dir), begin=begin)
-    add_levels(folder.path, levels, data_dir)
+    add_levels(folder.path, [*known.measured_before(config), *job.levels], data_dir)
+    known.forget_replaced(config)
     if (folder.path / "losses").exists():
         rank_suspects(folder.path, subject(folder.path, data_dir))
     if not _has_coefficients(config):
@@ -66,32 +69,24 @@ def _has_coefficients(config: Config) -> bool:
     return is_learned and not is_steered and not config.data.validation
 
 
-def _undone(folder: RunFolder, job: Job) -> list[float]:
-    """Undo a finished run whose weights are needed and were not kept; returns where it had been measured."""
-    if not (folder.path / "result.json").exists():
-        return []
-    try:
-        run = read_run(folder.path)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{error}; remove {folder.path} to have it run again") from error
-    assert run is not None
-    if folder.model.exists() or not (job.has_follower or missing_levels(run.result, job.levels)):
-        return []
-    (folder.path / "result.json").unlink()
-    return [level["asked"] for level in run.result["pruned"]]
+def _check(store: Store, config: Config) -> None:
+    """Nothing is trained in the stead of a result that cannot be read."""
+    if store.run(config) is None:
+        folder = store.folder(config)
+        raise ValueError(f"{store.problems[folder]}; remove {folder} to have it run again")
 
 
 def encoded(job: Job, store: Path, data_dir: Path | None, parent: int | None = None) -> str:
     """What a process needs to know; `parent` is the process whose end is to end it too."""
     places = {"store": str(store.absolute()), "data_dir": None if data_dir is None else str(data_dir.absolute())}
-    asked = {"levels": job.levels, "has_follower": job.has_follower}
+    asked = {"levels": job.levels, "needs_weights": job.needs_weights}
     return json.dumps({"config": job.config.as_dict(), **asked, "parent": parent, **places})
 
 
 def do_encoded(text: str) -> str | None:
     """Do what `encoded` tells; returns what went wrong, if a person can understand it."""
     told = json.loads(text)
-    job = Job(Config.from_dict(told["config"]), tuple(told["levels"]), told["has_follower"])
+    job = Job(Config.from_dict(told["config"]), tuple(told["levels"]), told["needs_weights"])
     data_dir = None if told["data_dir"] is None else Path(told["data_dir"])
     try:
         do(job, Path(told["store"]), data_dir, told["parent"])

@@ -116,7 +116,8 @@ def _strengths(section: Section, level: float | None) -> Block | None:
     at = f"at {percent(level)}" if level else "unpruned"
     picture = Picture(f"Accuracy in percent by strength ξ, {at}", by_strength(lines))
     text = (
-        "How much the strength matters: a broad top needs no tuning. Mean over seeds, the band ± a standard deviation."
+        "How much the strength matters: a broad top needs no tuning. Mean over seeds, the band ± a standard deviation; "
+        "where there is batch norm, its statistics are those of the cut network."
     )
     return Block("Accuracy over strengths", text, (Panel(legend, (picture,)),))
 

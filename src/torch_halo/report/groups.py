@@ -242,7 +242,7 @@ def _like(curve: Curve, curves: Iterable[Curve]) -> int:
 def _told_apart(curve: Curve, curves: Iterable[Curve], besides: Container[str]) -> str:
     same = [settings_by_path(other) for other in curves if other.label == curve.label]
     own = {key: value for key, value in settings_by_path(curve).items() if key not in besides}
-    differing = [key for key, value in own.items() if any(other.get(key, value) != value for other in same)]
+    differing = [key for key, value in own.items() if any(other.get(key, _LEFT_OUT) != value for other in same)]
     return " ".join([curve.label, *(f"{key.split('.')[-1]}={_short(own[key])}" for key in differing)])
 
 
@@ -258,6 +258,7 @@ def settings_by_path(curve: Curve) -> dict[str, Any]:
     return {key: value for key, value in found.items() if key not in _NOT_SETTINGS}
 
 
+_LEFT_OUT = object()  # a setting that is as usual need not be in a configuration
 _NOT_SETTINGS = ("training.seed", "method.sparsity", "shrinking.target_sparsity")
 
 

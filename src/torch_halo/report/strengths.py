@@ -1,14 +1,13 @@
 """How much a strength matters: accuracies of runs that differ in it, and in their seed, and in nothing else."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from torch_halo.report.groups import Curve, Section, Values, figure, settings_by_path, told_apart
+from torch_halo.report.groups import Curve, Section, Values, figure, figures, settings_by_path, told_apart
 from torch_halo.report.pictures import Line, style
 
 FEW = 3  # strengths make a curve
-# ψ and the knots of MCP and SCAD follow ξ.
-WITH_IT = ("penalty.xi", "penalty.psi", "penalty.gamma", "penalty.a")
+# What may differ beside ξ: where a run was measured; and what follows ξ, as ψ/ξ and the knots γξ and aξ say.
+FREE = ("penalty.xi", "penalty.psi", "penalty.gamma", "penalty.a", "pruning.sparsity")
 
 
 @dataclass(frozen=True)
@@ -34,15 +33,18 @@ def strengths(section: Section, sparsity: float) -> list[Strengths]:
                 alike.setdefault(_besides(curve), {})[xi] = curve
         own = [(next(iter(each.values())), _accuracies(each, sparsity, split)) for each in alike.values()]
         there = [(replace(curve, label=curve.kind), values) for curve, values in own if len(values) >= FEW]
-        named = told_apart([curve for curve, _ in there], WITH_IT)
+        named = told_apart([curve for curve, _ in there], FREE)
         found += [Strengths(f"{c.label}, {split}", v) for c, (_, v) in zip(named, there, strict=True)]
     return found
 
 
 def _besides(curve: Curve) -> tuple[object, ...]:
     """All settings that a strength leaves alone."""
-    rest = {key: value for key, value in settings_by_path(curve).items() if key not in WITH_IT}
-    return curve.kind, *map(repr, sorted(rest.items()))
+    found = settings_by_path(curve)
+    rest = [f"{key}={value!r}" for key, value in sorted(found.items()) if key not in FREE]
+    xi, psi = found["penalty.xi"], found.get("penalty.psi")
+    knots = [xi * value for key in ("penalty.gamma", "penalty.a") if (value := found.get(key)) is not None]
+    return curve.kind, *rest, *(f"{value:.6g}" for value in (psi / xi if psi and xi else 0.0, *knots))
 
 
 def _accuracies(curves: dict[float, Curve], sparsity: float, split: str) -> dict[float, Values]:
@@ -52,5 +54,5 @@ def _accuracies(curves: dict[float, Curve], sparsity: float, split: str) -> dict
 
 def _of(curve: Curve, sparsity: float, split: str) -> Values:
     group = curve.group_at(sparsity)
-    accuracies: Iterable[float | None] = (run.accuracy(sparsity, split) for run in group.runs) if group else ()
-    return Values(tuple(accuracy for accuracy in accuracies if accuracy is not None))
+    levels = [] if group is None else group.at(sparsity)
+    return figures([level.get("recalibrated") or level for level in levels], split, "accuracy")

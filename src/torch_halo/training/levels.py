@@ -10,11 +10,11 @@ from torch_halo.training.subject import subject
 
 
 def missing_levels(result: dict[str, object], levels: Iterable[float]) -> list[float]:
-    """The sparsities that a result does not have yet."""
+    """The sparsities that a result does not have yet, each once."""
     pruned = result["pruned"]
     assert isinstance(pruned, list)
     there = {level["asked"] for level in pruned}
-    return [level for level in levels if level not in there]
+    return [level for level in dict.fromkeys(levels) if level not in there]
 
 
 def add_levels(path: Path, levels: Iterable[float], data_dir: Path | None) -> None:
