@@ -5,10 +5,9 @@
         [--weight-decay 1e-4]
 
 The same data, flips, network and optimizer as that experiment's dense network, unless another weight
-decay is named. As cleanlab's authors
-advise, probabilities are those of networks that did not see the sample: the training set is cut into
-folds, and each is judged by a network trained on the others. What was measured is written after each
-seed, and not measured again.
+decay is named. As cleanlab's authors advise, probabilities are those of networks that did not see the
+sample: the training set is cut into folds, and each is judged by a network trained on the others. What
+was measured is written after each seed, and not measured again.
 """
 
 import argparse

@@ -127,6 +127,8 @@ class Store:
         folder, aside = self.folder(config), self._aside(config)
         made = aside.with_name(f".{aside.name}")
         with RunFolder(folder).taken(config):
+            if not _is_finished(folder):  # another process was faster
+                return
             there = [name for name in (*KEPT, *MORE) if (folder / name).exists()]
             shutil.rmtree(made, ignore_errors=True)
             made.mkdir(parents=True)

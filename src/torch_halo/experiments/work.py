@@ -71,8 +71,8 @@ def _has_coefficients(config: Config) -> bool:
 
 def _check(store: Store, config: Config) -> None:
     """Nothing is trained in the stead of a result that cannot be read."""
-    if store.run(config) is None:
-        folder = store.folder(config)
+    folder = store.folder(config)
+    if folder in store.problems:
         raise ValueError(f"{store.problems[folder]}; remove {folder} to have it run again")
 
 
