@@ -30,10 +30,15 @@ def _grids(
     alpha: tuple[float, ...],
     thresholds: tuple[float, ...],
     decay: float | None,
+    concave: tuple[float, ...] | None = None,
     gmp: tuple[float, ...] = (0.4, 0.5, 0.625, 0.75),
     rigl: tuple[float, ...] = (0.1, 0.2, 0.3, 0.5),
 ) -> Table[Grid]:
-    """One set of grids; `decay` is λ's weight decay (the weights' if None), `thresholds` are those of STR's."""
+    """One set of grids; `decay` is λ's weight decay (the weights' if None), `thresholds` are those of STR's.
+
+    `concave` are the strengths of MCP and SCAD, L1's if None.
+    """
+    concave = concave or l1
     return Table(
         "method",
         {
@@ -50,8 +55,8 @@ def _grids(
             # From where a threshold is well below the initial weights: it finds its own place from there.
             "str": _grid("str", *({"initial": -5.0, "decay": each} for each in thresholds)),
             "l1": _strengths("l1", l1),
-            "mcp": _grid("mcp", *({"xi": xi, "gamma": KNOT / xi} for xi in l1)),
-            "scad": _grid("scad", *({"xi": xi, "a": KNOT / xi} for xi in l1)),
+            "mcp": _grid("mcp", *({"xi": xi, "gamma": KNOT / xi} for xi in concave)),
+            "scad": _grid("scad", *({"xi": xi, "a": KNOT / xi} for xi in concave)),
             "sws": _strengths("sws", sws, coefficient_weight_decay=decay),
             "halo": _strengths("halo", halo, coefficient_weight_decay=decay),
             "halo-profile": _strengths("halo-profile", profile),
@@ -77,9 +82,10 @@ GRIDS: dict[tuple[str, str], Table[Grid]] = {
         sws=(1e-3, 2e-3, 5e-3, 1e-2),
         halo=(3e-7, 1e-6, 3e-6, 1e-5),
         profile=(4e-7, 1e-6, 2.5e-6, 1e-5),
-        alpha=(1.5e-4, 3e-4, 5e-4, 8e-4),
+        alpha=(3e-4, 5e-4, 8e-4, 1.6e-3),
         thresholds=(2e-3, 5e-3, 1e-2, 2e-2),
         decay=1.5e-3,
+        concave=(1e-4, 2e-4, 4e-4, 8e-4),  # large weights are free of them, so that they may be stronger
     ),
     ("mnist", "full"): _grids(
         l1=(1e-5, 3e-5, 1e-4, 3e-4),
