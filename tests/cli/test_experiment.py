@@ -6,9 +6,10 @@ import pytest
 from stored import finished
 
 from torch_halo.cli import main
+from torch_halo.experiments.catalogue import EXPERIMENTS, SCALES
 from torch_halo.experiments.plan import Plan
 from torch_halo.experiments.runner import Runner
-from torch_halo.experiments.spec import Spec
+from torch_halo.experiments.spec import Spec, saved_specs
 from torch_halo.experiments.store import Store
 from torch_halo.training.signals import Stopped
 
@@ -36,6 +37,34 @@ def test_running_what_is_there_shows_it(plan, capsys):
     assert (code, err) == (0, "")
     assert out.splitlines()[0] == "2 of 2 runs are there"
     assert out.splitlines()[-1].split() == ["lottery", "4", "96.10", "<", "90", "%"]
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        *(Spec(name, scale) for name in EXPERIMENTS for scale in SCALES),
+        Spec("table1", models=("lenet-5",), methods=("dense", "l1"), sparsities=(0.9, 0.995), seeds=1, epochs=15),
+        Spec("table2", epochs=3),
+        Spec("table2", epochs=20, trial_epochs=10),
+        Spec("label-noise", label_noise=(0.4,)),
+    ],
+    ids=lambda spec: spec.command,
+)
+def test_the_command_of_an_experiment_asks_for_it(spec, capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(Runner, "run", lambda self, show: {})
+    monkeypatch.setattr("torch_halo.cli.experiment.find", lambda name, root: root)
+    monkeypatch.setattr("torch_halo.cli.experiment.measure_times", lambda *arguments: None)
+    halo, command, *arguments = spec.command.split()
+    assert (halo, command) == ("halo", "experiment")
+    assert said(capsys, *arguments, "--runs", tmp_path)[0] == 0
+    assert saved_specs(tmp_path) == [spec]
+
+
+def test_the_command_has_what_is_not_as_usual():
+    assert Spec("table1").command == "halo experiment table1"
+    assert Spec("table2", "full").command == "halo experiment table2 --scale full"
+    short = Spec("table1", methods=("dense", "l1"), sparsities=(0.9,), epochs=3, trial_epochs=2)
+    assert short.command == "halo experiment table1 --methods dense l1 --sparsities 0.9 --epochs 3 --trial-epochs 2"
 
 
 def test_show_remembers_what_was_asked_for(plan, capsys):

@@ -129,6 +129,18 @@ def test_the_papers_figures_are_not_for_smaller_networks(tmp_path):
     assert sheet.body[-1][-3:] == ("90.71 ± 0.17", "–", "55 %")
 
 
+@pytest.mark.parametrize(
+    ("network", "note"),
+    [("lenet-5", "under the name LeNet-5-Caffe"), ("lenet-5-caffe", "the paper names this network")],
+)
+def test_which_lenet_5_the_papers_figures_are_of(network, note, tmp_path):
+    (sheet,) = tables_of(Spec("table1", models=(network,), methods=("dense", "halo")), Store(tmp_path))
+    assert [row[-3] for row in sheet.body] == ["99.24 ± 0.08", "99.12 ± 0.21"]
+    assert note in sheet.notes[-1]
+    (sheet,) = tables_of(Spec("table1", models=(network,), methods=("halo-target",)), Store(tmp_path))
+    assert sheet.notes == ()  # nothing of the paper's stands beside it
+
+
 def test_failures_are_told(plan):
     plan.store.note_failure(plan.jobs()[1].config, "ValueError: no")
     (sheet,) = tables_of(plan.spec, plan.store)

@@ -50,6 +50,7 @@ def results_page(store: Store) -> str:
         if (head := f"## {spec.experiment.title}, scale {spec.scale}\n") not in parts:
             parts.append(head)
         parts.append(FORMATS["markdown"](tables_of(spec, store), True))
+        parts.append(f"Run by `{spec.command}`.\n")
         if (told := note_path(spec, store.path)).exists():
             parts.append(told.read_text())
     if store.problems:

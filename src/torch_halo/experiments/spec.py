@@ -116,11 +116,24 @@ class Spec:
             ),
         )
 
+    @property
+    def command(self) -> str:
+        """What asks for it, with the flags that are not as usual."""
+        trials = Spec(self.name, self.scale, epochs=self.epochs).trial_epochs  # which go by the epochs
+        usual = asdict(Spec(self.name, self.scale)) | {"scale": Spec.scale, "trial_epochs": trials}
+        flags = [_flag(key, value) for key, value in asdict(self).items() if value != usual[key]]
+        return " ".join(["halo experiment", self.name, *flags])
+
     def save(self, store: Path) -> None:
         """Remember what was asked for, to be shown without saying it again."""
         path = _path(self, store)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, json.dumps(asdict(self), indent=1) + "\n")
+
+
+def _flag(key: str, value: Any) -> str:
+    values = value if isinstance(value, tuple) else (value,)
+    return " ".join([f"--{key.replace('_', '-')}", *map(str, values)])
 
 
 def _like(subject: Subject) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch_halo.checks import Table
 from torch_halo.experiments.catalogue import Subject
-from torch_halo.experiments.paper import TABLES, Reported
+from torch_halo.experiments.paper import REMARKS, TABLES, Reported
 from torch_halo.experiments.plan import Cell, Plan
 from torch_halo.experiments.spec import Row, describe
 from torch_halo.training.settings import Model
@@ -184,8 +184,11 @@ def _stale(cells: Sequence[Cell]) -> list[str]:
 
 def _notes(plan: Plan, subject: Subject, cells: Sequence[Cell], sources: Sequence[Source]) -> tuple[str, ...]:
     notes = [*_stale(cells), *(f"* {s.method} at {s.level} {s.remark}" for s in sources if s.remark)]
-    rows = [row for row in plan.rows if row.subject == subject and row.seeds < plan.spec.seeds]
-    notes += [f"{row.label}: one seed, at {percent(row.sparsities[0])} only: it trains many times" for row in rows]
+    rows = [row for row in plan.rows if row.subject == subject]
+    few = [row for row in rows if row.seeds < plan.spec.seeds]
+    notes += [f"{row.label}: one seed, at {percent(row.sparsities[0])} only: it trains many times" for row in few]
+    if any(map(_reported, rows)) and (remark := REMARKS.get((subject.data, subject.model.name))):
+        notes.append(remark)
     for job in plan.jobs():
         is_own = (job.config.data.name, job.config.model) == (subject.data, subject.model)
         if is_own and (failure := plan.store.failure(job.config)):
