@@ -90,7 +90,7 @@ GRIDS: dict[tuple[str, str], Table[Grid]] = {
     ("mnist", "full"): _grids(
         l1=(1e-5, 3e-5, 1e-4, 3e-4),
         sws=(3e-4, 1e-3, 3e-3, 1e-2),
-        halo=(1e-7, 1e-6, 3e-6, 1e-5),
+        halo=(1e-7, 3e-7, 1e-6, 3e-6),  # a third of those for 30 epochs, whose learning rates sum up to a third
         profile=(1e-7, 4e-7, 1e-6, 2.5e-6),
         alpha=(5e-5, 1e-4, 5e-4, 1e-3),
         thresholds=(2e-3, 5e-3, 1e-2, 2e-2),
