@@ -6,6 +6,7 @@ from torch_halo.experiments.noise import noise_sheets
 from torch_halo.experiments.plan import Plan
 from torch_halo.experiments.spec import Spec, note_path, saved_specs
 from torch_halo.experiments.store import Store
+from torch_halo.experiments.summary import summary
 from torch_halo.experiments.tables import FORMATS, Sheet, sheets
 from torch_halo.experiments.timing import timing_path, timing_sheets
 from torch_halo.files import write_whole
@@ -46,6 +47,8 @@ def keep(spec: Spec, store: Store, other: Path) -> int:
 def results_page(store: Store) -> str:
     """All experiments of a store as one Markdown page."""
     parts = [RESULTS_HEAD]
+    if (glance := summary(store)) is not None:
+        parts += ["## At a glance\n", FORMATS["markdown"]([glance], False)]
     for spec in saved_specs(store.path):
         if (head := f"## {spec.experiment.title}, scale {spec.scale}\n") not in parts:
             parts.append(head)
