@@ -16,6 +16,7 @@ from torch_halo.experiments.plan import Plan
 from torch_halo.experiments.show import results_page, tables_of
 from torch_halo.experiments.spec import read_spec, saved_specs
 from torch_halo.experiments.store import Store
+from torch_halo.experiments.summary import summary
 from torch_halo.experiments.suspicion import read_suspects
 from torch_halo.experiments.tables import FORMATS
 from torch_halo.training.folder import RunFolder
@@ -89,9 +90,14 @@ def test_the_overheads_are_those_that_were_measured():
         assert "\n".join([*lines, *table(overhead_rows(found))]) in page
 
 
-def test_the_readmes_table_is_that_of_the_stored_runs():
+def test_the_readme_has_the_comparison_at_a_glance():
+    _, _, *table = FORMATS["markdown"]([summary(Store(ROOT / "results"))], False).splitlines()
+    assert "\n".join(table) in (ROOT / "README.md").read_text()
+
+
+def test_the_readmes_tables_are_those_of_the_stored_runs():
     store, readme = Store(ROOT / "results"), (ROOT / "README.md").read_text()
-    for name in ("table1", "target", "time"):
+    for name in ("target", "time"):
         specs = [spec for spec in saved_specs(store.path) if spec.name == name]
         assert FORMATS["text"]([sheet for spec in specs for sheet in tables_of(spec, store)], False) in readme
 

@@ -57,7 +57,8 @@ def _columns(plan: Plan) -> list[Column]:
         for level in plan.spec.sparsities:
             cells = {row.method: plan.cell(row, level) for row in rows if level in row.sparsities}
             cells |= {} if whole is None else {DENSE: whole}
-            found.append(Column(f"{subject.name}<br>{percent(level)}", plan.spec.epochs, cells))
+            name = f"{subject.name}<br>" if level == plan.spec.sparsities[0] else ""  # those beside it are its too
+            found.append(Column(f"{name}{percent(level)}", plan.spec.epochs, cells))
     return found
 
 
