@@ -12,6 +12,7 @@ from torch_halo.experiments.show import tables_of
 from torch_halo.experiments.spec import Spec, describe, read_spec, saved_specs
 from torch_halo.experiments.store import Store
 from torch_halo.methods import METHODS, kind_of, method_of
+from torch_halo.models import MODELS
 from torch_halo.training.config import Config
 
 
@@ -43,6 +44,14 @@ def test_grids_are_of_one_size_or_none(grids):
     assert {name for name, grid in grids.items() if len(grid) == 1} - {"gmp", "rigl"} == {
         "dense", "random-init", "random-init-b", "lottery", "lottery-iterative", "grasp", "snip", "halo-target",
     }  # fmt: skip
+
+
+def test_a_network_may_have_grids_of_its_own():
+    sizes = {
+        name: len(row(Plan(Spec("table1", models=(name,)), None), "l1").grid) for name in ("lenet-300-100", "lenet-5")
+    }
+    assert sizes == {"lenet-300-100": 4, "lenet-5": 3}
+    assert {key[2] for key in GRIDS if len(key) == 3} <= set(MODELS)
 
 
 def test_trials_may_be_shorter(tmp_path):

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch_halo.checks import did_you_mean, number, whole
 from torch_halo.experiments.catalogue import EXPERIMENTS, SCALES, Experiment, Subject
-from torch_halo.experiments.grids import GRIDS, Grid
+from torch_halo.experiments.grids import Grid, grids_of
 from torch_halo.experiments.presets import CONVOLUTIONS, DATA_KINDS, RATES, paper
 from torch_halo.files import write_whole
 from torch_halo.methods import METHODS
@@ -83,7 +83,7 @@ class Spec:
         found = []
         for subject in self.subjects():
             data = _like(subject)
-            grids = GRIDS[DATA_KINDS.get(data, data), self.scale]
+            grids = grids_of(DATA_KINDS.get(data, data), self.scale, subject.model.name)
             for name in self.methods:
                 whole_grid = Row(subject, name, name, grids[name], *self._extent(name))
                 found += _one_by_one(whole_grid) if self.experiment.is_grid else [whole_grid]
