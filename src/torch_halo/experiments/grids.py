@@ -84,6 +84,7 @@ _LENET_5 = _grids(
     alpha=(3e-4, 1e-3, 3e-3),
     thresholds=(5e-3, 1e-2, 2e-2),
     decay=3e-3,
+    concave=(1e-4, 2e-4, 4e-4),
     gmp=(0.5, 0.625, 0.75),
     rigl=(0.1, 0.3, 0.5),
 )
