@@ -2,6 +2,7 @@
 
 import csv
 import io
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -62,6 +63,8 @@ def test_a_method_that_trains_many_times_has_one_seed_at_one_sparsity(tmp_path):
     assert sheet.body[1][:5] == ("lottery-iterative", "45", "", "97.05", "")
     assert sheet.notes == ("lottery-iterative: one seed, at 95 % only: it trains many times",)
     assert [source.level for source in sheet.sources] == ["0 %", "95 %", "98 %", "99 %", "95 %"]
+    (sheet,) = tables_of(replace(spec, seeds=1), plan.store)
+    assert sheet.notes == ("lottery-iterative: one seed, at 95 % only: it trains many times",)
     full = Spec("table1", "full", methods=("lottery-iterative",))
     assert {(row.seeds, row.sparsities) for row in full.rows()} == {(5, full.sparsities)}
 

@@ -9,7 +9,7 @@ from torch_halo.checks import Table
 from torch_halo.experiments.catalogue import Subject
 from torch_halo.experiments.paper import REMARKS, TABLES, Reported
 from torch_halo.experiments.plan import Cell, Plan
-from torch_halo.experiments.spec import Row, describe
+from torch_halo.experiments.spec import Row, Spec, describe
 from torch_halo.training.settings import Model
 
 NEAR = 0.0005  # a sparsity that differs by less is the one that was asked for
@@ -134,10 +134,10 @@ def shown(cell: Cell) -> str:
     text = f"{cell.mean:.2f}" if cell.spread is None else f"{cell.mean:.2f} ± {cell.spread:.2f}"
     if len(cell.runs) < cell.row.seeds:
         text += f" ({len(cell.runs)} of {cell.row.seeds})"
-    return text + ("*" if _remark(cell) else "")
+    return text + ("*" if remark(cell) else "")
 
 
-def _remark(cell: Cell) -> str:
+def remark(cell: Cell) -> str:
     """What is to be said of a method that cannot aim at a sparsity."""
     if cell.reached is not None and abs(cell.reached - cell.sparsity) > NEAR:
         return (
@@ -155,7 +155,7 @@ def _source(plan: Plan, cell: Cell) -> Source:
     if cell.method is not None and 1 < asked != tried:
         settings += f" (chosen from {tried} of {asked})"
     names = tuple(run.path.name for run in cell.runs)
-    return Source(cell.row.label, cell.sparsity, settings, shown(cell), names, _remark(cell), _numbers(cell))
+    return Source(cell.row.label, cell.sparsity, settings, shown(cell), names, remark(cell), _numbers(cell))
 
 
 def _numbers(cell: Cell) -> tuple[str, ...]:
@@ -185,15 +185,20 @@ def _stale(cells: Sequence[Cell]) -> list[str]:
 def _notes(plan: Plan, subject: Subject, cells: Sequence[Cell], sources: Sequence[Source]) -> tuple[str, ...]:
     notes = [*_stale(cells), *(f"* {s.method} at {s.level} {s.remark}" for s in sources if s.remark)]
     rows = [row for row in plan.rows if row.subject == subject]
-    few = [row for row in rows if row.seeds < plan.spec.seeds]
+    few = [row for row in rows if is_less(row, plan.spec)]
     notes += [f"{row.label}: one seed, at {percent(row.sparsities[0])} only: it trains many times" for row in few]
-    if any(map(_reported, rows)) and (remark := REMARKS.get((subject.data, subject.model.name))):
-        notes.append(remark)
+    if any(map(_reported, rows)) and (whose := REMARKS.get((subject.data, subject.model.name))):
+        notes.append(whose)
     for job in plan.jobs():
         is_own = (job.config.data.name, job.config.model) == (subject.data, subject.model)
         if is_own and (failure := plan.store.failure(job.config)):
             notes.append(f"failed: {job.name}: {failure}")
     return tuple(notes)
+
+
+def is_less(row: Row, spec: Spec) -> bool:
+    """Whether a method that trains many times has fewer seeds or sparsities than the others."""
+    return (row.seeds, row.sparsities) != (spec.seeds, spec.sparsities)
 
 
 def percent(share: float) -> str:
@@ -219,10 +224,10 @@ def as_markdown(found: Sequence[Sheet], trace: bool = False) -> str:
 
 
 def _as_markdown(sheet: Sheet, trace: bool) -> str:
-    lines = [f"### {sheet.title}", "", *_markdown([sheet.header, *sheet.body])]
+    lines = [f"### {sheet.title}", "", *markdown([sheet.header, *sheet.body])]
     lines += ["", *(f"- {note}" for note in sheet.notes)] if sheet.notes else []
     if trace:
-        rows = _markdown([TRACE, *map(_trace, sheet.sources)])
+        rows = markdown([TRACE, *map(_trace, sheet.sources)])
         lines += ["", "<details><summary>Where each figure comes from</summary>", "", *rows, "", "</details>"]
     return "\n".join(lines) + "\n"
 
@@ -278,7 +283,8 @@ def _trace(source: Source) -> tuple[str, ...]:
     return source.method, source.level, source.figure, source.settings, runs
 
 
-def _markdown(rows: Sequence[Sequence[str]]) -> list[str]:
+def markdown(rows: Sequence[Sequence[str]]) -> list[str]:
+    """A table's lines; the first row is its head."""
     lines = ["| " + " | ".join(cell.replace("|", r"\|") for cell in row) + " |" for row in rows]
     return [lines[0], "|" + " --- |" * len(rows[0]), *lines[1:]]
 
