@@ -75,7 +75,7 @@ _DIGITS = _grids(
     decay=5e-3,
 )
 # The networks with convolutions have half the learning rate of LeNet-300-100, so that λ needs twice the decay. Made for
-# 15 epochs of the first and 20 of the second.
+# 15 epochs of the first and 20 of the second. Not tried: those of STR and RigL; of the second also SWS, DST, MCP, SCAD.
 _LENET_5 = _grids(
     l1=(5e-5, 1e-4, 2e-4),
     sws=(1e-3, 2e-3, 5e-3),

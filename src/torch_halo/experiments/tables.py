@@ -143,7 +143,7 @@ def remark(cell: Cell) -> str:
         return (
             f"has {cell.reached:.2%} zeros, {'more' if cell.reached > cell.sparsity else 'fewer'} than were asked for"
         )
-    is_sparse = cell.row.method in ("dst", "str") or (cell.method is not None and cell.method.has_target)
+    is_sparse = bool(cell.own) or (cell.method is not None and cell.method.has_target)  # others only shrink weights
     if is_sparse and cell.own is not None and cell.own < cell.sparsity - NEAR:
         return f"left {cell.own:.2%} zeros by itself; the threshold cut the rest"
     return ""
